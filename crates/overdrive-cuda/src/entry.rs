@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// The beginning of every entry's text.
 pub(crate) const WAIT: &str = "after_previous();";
 /// The first half of it, in those that say themselves when the next kernel may begin.
-const WAIT_ALONE: &str = "wait_for_previous();";
+pub(crate) const WAIT_ALONE: &str = "wait_for_previous();";
 
 /// Beyond this much a kernel may have dynamic shared memory only when asked.
 const UNASKED_SHARED_BYTES: u32 = 48 << 10;

@@ -20,7 +20,7 @@ use super::tiles::PointOrder;
 use super::unroll::unrolled;
 use crate::Error;
 use crate::compiler::KernelSource;
-use crate::entry::{Entry, WAIT};
+use crate::entry::{Entry, WAIT_ALONE};
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::plan::{
@@ -251,7 +251,9 @@ fn print(units: &[SmallUnit]) -> (KernelSource, Vec<Argument>, usize) {
     text.line("#include \"loop.cuh\"");
     text.line(format!("struct Given {{ void* at[{}]; }};", arguments.len()));
     text.block(head(block(), "const __grid_constant__ Given given"), |text| {
-        text.line(WAIT);
+        // Attention comes next, whose few blocks need no more than a place.
+        text.line("let_next_begin();");
+        text.line(WAIT_ALONE);
         bodies.finish().lines().for_each(|line| text.line(line));
     });
     let source = KernelSource { name: ENTRY.into(), text: text.finish().into(), defines: vec![] };

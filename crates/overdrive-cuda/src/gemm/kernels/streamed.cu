@@ -23,20 +23,24 @@ constexpr int PIECE = 32 * EACH;            // units
 constexpr int PIECES = (UNITS + PIECE - 1) / PIECE; // of a row
 constexpr int WARPS = THREADS / 32;
 
-// The way of a warp over its rows of weights, piece by piece.
+// The way of a warp over its rows of weights, piece by piece. Rows of a block are neighbours, which
+// memory reads faster. Blocks have the same number of rows but for one.
 struct Way {
-    int group, part, piece;
+    int group, end, part, piece;
 
-    __device__ __forceinline__ Way()
-        : group((int)blockIdx.x * WARPS + (int)threadIdx.x / 32), part(0), piece(0) {}
-    __device__ __forceinline__ bool is_over() const { return group >= GROUPS; }
+    __device__ __forceinline__ Way() : part(0), piece(0) {
+        constexpr i64 ALL = GROUPS;
+        end = (int)(ALL * (blockIdx.x + 1) / gridDim.x);
+        group = (int)(ALL * blockIdx.x / gridDim.x) + (int)threadIdx.x / 32;
+    }
+    __device__ __forceinline__ bool is_over() const { return group >= end; }
     __device__ __forceinline__ bool ends_row() const { return piece == PIECES - 1; }
     __device__ __forceinline__ void next() {
         if (++piece < PIECES) return;
         piece = 0;
         if (++part < parts_of(group)) return;
         part = 0;
-        group += (int)gridDim.x * WARPS;
+        group += WARPS;
     }
 };
 

@@ -25,17 +25,21 @@ constexpr int LANES = up_to_a_power((D + 7) / 8), KEYS_AT_ONCE = 32 / LANES;
 constexpr bool IDLE = LANES * 8 != D;
 // From one row of a block's sums to the next: channels, maximum, sum.
 constexpr int WIDTH = D + 2;
-// UNDER_WAY: steps whose keys and values are under way at once; of codes twice as many, as far as
-// registers last.
+// UNDER_WAY: keys of a step of a lane, which are under way at once.
 #ifdef CODES
 typedef CODES Row;
-constexpr int UNDER_WAY = !WHOLE ? 1 : D <= 128 ? 4 : 2;
 #define SCALES const f32 *k_scale, const f32 *v_scale,
 #else
 typedef Element Row;
-constexpr int UNDER_WAY = 2;
 #define SCALES
 #endif
+constexpr int UNDER_WAY = WHOLE || sizeof(Row) > 1 ? 2 : 1;
+// If rows are codes, the next step is under way while one is computed. Both are as many bytes as a
+// step of floats, which gains nothing by that.
+constexpr bool AHEAD = sizeof(Row) == 1;
+// Blocks that a multiprocessor takes, as far as registers last. Sixteen clusters of eight blocks
+// have fifteen places if each block takes a multiprocessor, and one cluster waits for all others.
+constexpr int BESIDE = AHEAD && SPLIT > 1 && ROWS <= 2 ? 2 : 1;
 
 template <class T>
 struct alignas(sizeof(T) == 1 ? 8 : 16) Eight {
@@ -108,7 +112,7 @@ extern "C" __global__ void
 #if SPLIT > 1
 __cluster_dims__(SPLIT, 1, 1)
 #endif
-__launch_bounds__(WARPS * 32)
+__launch_bounds__(WARPS * 32, BESIDE)
 attention(const Element* q, const Row* k, const Row* v, SCALES Element* out, Sum* lse,
           AttentionShape s CAPTURES) {
     __shared__ f32 sums[WARPS][ROWS][WIDTH];
@@ -151,10 +155,16 @@ attention(const Element* q, const Row* k, const Row* v, SCALES Element* out, Sum
 #pragma unroll
         for (int c = 0; c < 8; ++c) given[r][c] = 0;
     }
-    bool begun = false;
-    for (i32 step = first; step - own < s.keys; step += UNDER_WAY * STRIDE) {
+    struct Step {
+        Eight<Row> keys[UNDER_WAY], values[UNDER_WAY];
+#ifdef CODES
+        f32 key_scales[UNDER_WAY], value_scales[UNDER_WAY];
+#endif
+    };
+    // The first step from here on that a row sees.
+    const auto seen_from = [&](i32 step) {
 #ifdef MASK
-        if (SKIPS) {
+        for (; SKIPS && step - own < s.keys; step += UNDER_WAY * STRIDE) {
             bool seen = false;
 #pragma unroll
             for (int u = 0; u < UNDER_WAY; ++u) {
@@ -166,41 +176,30 @@ attention(const Element* q, const Row* k, const Row* v, SCALES Element* out, Sum
                     seen |= visible(b, h, row % s.queries, key CAPTURED);
                 }
             }
-            if (!__any_sync(~0u, seen)) continue;
+            if (__any_sync(~0u, seen)) break;
         }
 #endif
-        Eight<Row> keys[UNDER_WAY], values[UNDER_WAY];
-#ifdef CODES
-        f32 key_scales[UNDER_WAY], value_scales[UNDER_WAY];
-#endif
+        return step;
+    };
+    const auto fetch = [&](Step& to, i32 step) {
 #pragma unroll
         for (int u = 0; u < UNDER_WAY; ++u) {
             const i64 key = min(step + u * STRIDE, s.keys - 1);
-            keys[u] = eight(k + key * s.k[2], channel);
-            values[u] = eight(v + key * s.v[2], channel);
+            to.keys[u] = eight(k + key * s.k[2], channel);
+            to.values[u] = eight(v + key * s.v[2], channel);
 #ifdef CODES
-            key_scales[u] = k_scale[key * K_SCALE_T];
-            value_scales[u] = v_scale[key * V_SCALE_T];
+            to.key_scales[u] = k_scale[key * K_SCALE_T];
+            to.value_scales[u] = v_scale[key * V_SCALE_T];
 #endif
         }
-        if (!begun) {
-            begun = true;
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                widen(asked[r], row_of[r]);
-#pragma unroll
-                for (int c = 0; c < 8; ++c) {
-                    asked[r][c] *= (f32)s.factor;
-                    if (IDLE && channel + c >= D) asked[r][c] = 0;
-                }
-            }
-        }
+    };
+    const auto compute = [&](const Step& of, i32 step) {
 #pragma unroll
         for (int u = 0; u < UNDER_WAY; ++u) {
             const i32 key = step + u * STRIDE;
             f32 of_key[8], of_value[8], scores[ROWS];
-            widen(of_key, keys[u]);
-            widen(of_value, values[u]);
+            widen(of_key, of.keys[u]);
+            widen(of_value, of.values[u]);
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 scores[r] = 0;
@@ -217,7 +216,7 @@ attention(const Element* q, const Row* k, const Row* v, SCALES Element* out, Sum
                 const i32 query = row % s.queries, last = min(key, s.keys - 1);
                 const i32 seen = key < s.keys ? s.seen(query) : 0;
 #ifdef CODES
-                scores[r] *= key_scales[u];
+                scores[r] *= of.key_scales[u];
 #endif
                 const f32 score = refined(scores[r], b, h, query, last, seen CAPTURED);
                 const f32 top = fmaxf(largest[r], score), before = shrink(largest[r], top);
@@ -226,7 +225,7 @@ attention(const Element* q, const Row* k, const Row* v, SCALES Element* out, Sum
                 total[r] = fmaf(total[r], before, weight);
                 f32 given_weight = weight;
 #ifdef CODES
-                given_weight *= value_scales[u];
+                given_weight *= of.value_scales[u];
 #endif
 #ifdef DROPS
                 const u64 matrix = b * s.heads + h;
@@ -237,6 +236,35 @@ attention(const Element* q, const Row* k, const Row* v, SCALES Element* out, Sum
                     given[r][c] = fmaf(given[r][c], before, given_weight * of_value[c]);
             }
         }
+    };
+    // Ahead, the next step is under way while one is computed. Copies from one to the other would
+    // wait for it.
+    Step even, odd;
+    i32 step = seen_from(first);
+    if (step - own < s.keys) fetch(even, step);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        widen(asked[r], row_of[r]);
+#pragma unroll
+        for (int c = 0; c < 8; ++c) {
+            asked[r][c] *= (f32)s.factor;
+            if (IDLE && channel + c >= D) asked[r][c] = 0;
+        }
+    }
+    while (step - own < s.keys) {
+        i32 next = seen_from(step + UNDER_WAY * STRIDE);
+        if (AHEAD && next - own < s.keys) fetch(odd, next);
+        compute(even, step);
+        step = next;
+        if (step - own >= s.keys) break;
+        if (!AHEAD) {
+            fetch(even, step);
+            continue;
+        }
+        next = seen_from(step + UNDER_WAY * STRIDE);
+        if (next - own < s.keys) fetch(even, next);
+        compute(odd, step);
+        step = next;
     }
     // The groups of a warp.
 #pragma unroll
