@@ -7,11 +7,13 @@
 // another multiplies (ping-pong by named barriers). Blocks of keys are walked from the last to the
 // first, so that masked ones come first. Those that a mask function hides are neither loaded nor
 // multiplied, and it is evaluated only in those that it hides a part of (block_mask.cuh). A block
-// of the grid takes tasks until none are left, longest first. Channels past D and DV and rows past
-// the end are zeros that TMA fills in and clips.
+// of the grid takes tasks until none are left, longest first. With a threshold, a warpgroup neither
+// exponentiates nor weighs a block that none of its queries asks for. Channels past D and DV and
+// rows past the end are zeros that TMA fills in and clips.
 //
 // Text before gives KEYS, CONSUMERS, STAGES, PLACES of queries, the instructions `wgmma` and
-// `wgmma_of_registers`, and block_mask.cuh if there is a mask function.
+// `wgmma_of_registers`, and block_mask.cuh if there is a mask function. With a threshold it defines
+// SKIPS and gives LIMIT, its logarithm to base 2.
 
 constexpr int QUERIES = OWN * CONSUMERS;
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
@@ -81,19 +83,29 @@ constexpr f32 LARGEST = 2e38f;
 struct Softmax {
     f32 largest[2] = {-infinity(0.0f), -infinity(0.0f)}, total[2] = {}, shrink[2];
 
-    // Scores become powers of two; `shrink` is what sums so far are multiplied by.
+    // The largest of `most` and of the scores of a row.
+    __device__ __forceinline__ static f32 largest_of(const Scores& scores, int r, f32 most) {
+        f32 most2 = scores[2 * r];
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j++) {
+            most = fmaxf(most, scores[4 * j + 2 * r]);
+            most2 = fmaxf(most2, scores[4 * j + 2 * r + 1]);
+        }
+        most = fmaxf(most, most2);
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+        return fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+    }
     __device__ __forceinline__ void take(Scores& scores, f32 scale) {
+        take(scores, scale, [&](int r) { return largest_of(scores, r, largest[r]); });
+    }
+
+    // Scores become powers of two; `shrink` is what sums so far are multiplied by. `largest_now`
+    // gives the largest score of a row so far, with these.
+    template <typename F>
+    __device__ __forceinline__ void take(Scores& scores, f32 scale, F largest_now) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            f32 most = largest[r], most2 = scores[2 * r];
-#pragma unroll
-            for (int j = 0; j < KEYS / 8; j++) {
-                most = fmaxf(most, scores[4 * j + 2 * r]);
-                most2 = fmaxf(most2, scores[4 * j + 2 * r + 1]);
-            }
-            most = fmaxf(most, most2);
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+            const f32 most = largest_now(r);
             // A row that has seen no key has maximum -infinity, whose difference is NaN: any finite
             // shift will do there.
             f32 base = most == -infinity(0.0f) ? 0.0f : most;
@@ -295,6 +307,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     if (at >= seen) score = -infinity(0.0f);
                 });
             };
+            Softmax softmax;
+            Sums sums;
+#pragma unroll
+            for (int i = 0; i < DV / 2; i++) sums[i] = 0.0f;
+#ifndef SKIPS
             // After the sums, which are of all weights.
             auto drop = [&]([[maybe_unused]] Scores& scores, [[maybe_unused]] i32 key) {
 #ifdef DROPS
@@ -310,10 +327,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
 #endif
             };
-            Softmax softmax;
-            Sums sums;
-#pragma unroll
-            for (int i = 0; i < DV / 2; i++) sums[i] = 0.0f;
             if (steps > 0) {
                 Scores scores;
                 Weights weights;
@@ -366,6 +379,112 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 if (leads) barrier_arrive<1>(value_empty + 8 * value_turn.stage, 0);
                 value_turn.next();
             }
+#else
+            auto await_key = [&] { barrier_wait(key_full + 8 * key_turn.stage, key_turn.parity); };
+            auto issue_keys = [&](Scores& scores) {
+                issue_scores(scores, queries,
+                             descriptor(BY_CHANNEL, key_place + key_turn.stage * KEY_BYTES));
+            };
+            auto release_key = [&] {
+                if (leads) barrier_arrive<1>(key_empty + 8 * key_turn.stage, 0);
+                key_turn.next();
+            };
+            auto await_value = [&] {
+                barrier_wait(value_full + 8 * value_turn.stage, value_turn.parity);
+            };
+            auto issue_values = [&](Weights& weights) {
+                issue_by_row(sums, weights,
+                             descriptor(BY_KEY, value_place + value_turn.stage * VALUE_BYTES));
+            };
+            auto release_value = [&] {
+                if (leads) barrier_arrive<1>(value_empty + 8 * value_turn.stage, 0);
+                value_turn.next();
+            };
+            auto shrink = [&] {
+#pragma unroll
+                for (int i = 0; i < DV / 2; i++) sums[i] *= softmax.shrink[i / 2 % 2];
+            };
+            // Whether a query of the warpgroup asks for the block (`threshold.rs` of the IR), and
+            // the largest scores of its rows there.
+            const f32 limit = LIMIT / scale;
+            f32 most[2];
+            auto is_asked = [&](const Scores& scores) {
+                bool asks = false;
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    most[r] = Softmax::largest_of(scores, r, -infinity(0.0f));
+                    asks |= first + row + 8 * r < s.queries && most[r] > -infinity(0.0f) &&
+                            most[r] >= softmax.largest[r] + limit;
+                }
+                return named_any<1 + 2 * CONSUMERS>(warpgroup, WARPGROUP, asks);
+            };
+            auto take = [&](Scores& scores) {
+                softmax.take(scores, scale,
+                             [&](int r) { return fmaxf(softmax.largest[r], most[r]); });
+            };
+            // The values of a block that is skipped arrive all the same.
+            auto skip_value = [&] {
+                await_value();
+                release_value();
+            };
+            // One loop has weights whose products are to be issued, the other has none. Around a
+            // branch the compiler would run all products one by one. Each block takes one turn.
+            Scores scores;
+            Weights weights;
+            i32 step = steps - 1;
+            if (step >= 0) await_key();
+            while (step >= 0) {
+                if (CONSUMERS > 1) await_turn(warpgroup);
+                issue_keys(scores);
+                if (CONSUMERS > 1) pass_turn(warpgroup);
+                products_wait<0>();
+                fence_sums(scores);
+                release_key();
+                refine(scores, blocks[step]);
+                bool asked = is_asked(scores);
+                if (step > 0) await_key();
+                step--;
+                if (!asked) {
+                    skip_value();
+                    continue;
+                }
+                take(scores);
+                shrink();
+                round_weights(weights, scores);
+                while (asked && step >= 0) {
+                    if (CONSUMERS > 1) await_turn(warpgroup);
+                    issue_keys(scores);
+                    await_value();
+                    issue_values(weights);
+                    if (CONSUMERS > 1) pass_turn(warpgroup);
+                    products_wait<1>();
+                    fence_sums(scores);
+                    release_key();
+                    refine(scores, blocks[step]);
+                    asked = is_asked(scores);
+                    if (asked) take(scores);
+                    fence_sums(scores);
+                    if (step > 0) await_key();
+                    products_wait<0>();
+                    fence_sums(sums);
+                    release_value();
+                    step--;
+                    if (asked) {
+                        shrink();
+                        round_weights(weights, scores);
+                    } else {
+                        skip_value();
+                    }
+                }
+                if (asked) {
+                    await_value();
+                    issue_values(weights);
+                    products_wait<0>();
+                    fence_sums(sums);
+                    release_value();
+                }
+            }
+#endif
             f32 inverse[2];
 #pragma unroll
             for (int r = 0; r < 2; r++) {
