@@ -120,6 +120,72 @@ fn attentions_of_hopper_compile_and_spill_nothing() {
     }
 }
 
+/// With a threshold, attention of Hopper's own kernel compiles and keeps all in registers.
+#[test]
+fn attention_with_a_threshold_compiles_for_hopper_and_spills_nothing() {
+    let ids = TensorType::new(DType::I32, [2, 4096]);
+    let mask = mask_region(std::slice::from_ref(&ids), |[b, _, q, k], captures| {
+        captures[0].at(&[b, q]).compare(Compare::Eq, captures[0].at(&[b, k]))
+    });
+    let mask = mask.unwrap();
+    for (dtype, [queries, keys, d]) in [
+        (DType::BF16, [4096, 4096, 64]),
+        (DType::F16, [512, 512, 64]),
+        (DType::BF16, [1000, 999, 128]),
+        (DType::F16, [4096, 4096, 128]),
+    ] {
+        for (base, has_mask) in
+            [(Attention::CAUSAL, false), (Attention::FULL, false), (Attention::CAUSAL, true)]
+        {
+            let b = Builder::new("attention");
+            let [q, k, v] = [("q", queries), ("k", keys), ("v", keys)]
+                .map(|(name, rows)| b.input(name, TensorType::new(dtype, [2, 2, rows, d])));
+            let attention = Attention { threshold: Some(0.001), ..base };
+            let regions = if has_mask { vec![mask.clone()] } else { vec![] };
+            let rest: Vec<_> = has_mask.then(|| b.input("ids", ids.clone())).into_iter().collect();
+            let results = q.attention_with([k, v], attention, regions, &rest);
+            results.iter().zip(["y", "lse"]).for_each(|(result, name)| b.output(name, *result));
+            let sources = sources_of(&b.finish().unwrap());
+            let own =
+                sources.iter().find(|(_, architectures)| *architectures == [Architecture::Sm90a]);
+            let (source, _) = own.expect("Hopper has a kernel of its own");
+            spills_at_most(0, source, &format!("{dtype} {queries} {keys} {d} {attention:?}"));
+        }
+    }
+}
+
+/// The portable kernel holds a whole tile of scores, which heads of more than 64 channels have no
+/// registers for.
+#[test]
+fn attention_with_a_threshold_compiles_for_other_gpus() {
+    for (d, values, has_score) in [(64, 64, false), (128, 112, false), (128, 128, true)] {
+        let b = Builder::new("attention");
+        let [q, k, v] = [("q", d), ("k", d), ("v", values)]
+            .map(|(name, d)| b.input(name, TensorType::new(DType::BF16, [1, 2, 100, d])));
+        let score = score_region(DType::F32, &[], |score, _, _| (score / 4.0).tanh() * 4.0);
+        let regions = if has_score { vec![score.unwrap()] } else { vec![] };
+        let attention = Attention { threshold: Some(0.001), ..Attention::CAUSAL };
+        b.output("y", q.attention_with([k, v], attention, regions, &[])[0]);
+        for (source, _) in sources_of(&b.finish().unwrap()) {
+            spills_at_most(if d > 64 { 256 } else { 0 }, &source, &format!("{d} {values}"));
+            compiles(&source, Architecture::Sm80);
+        }
+    }
+}
+
+/// With a threshold, kernels take heads as tensor cores do; others are expanded.
+#[test]
+fn attention_with_a_threshold_is_expanded_in_other_formats() {
+    for (dtype, d) in [(DType::F32, 64), (DType::BF16, 24), (DType::F16, 144)] {
+        let b = Builder::new("attention");
+        let q = b.input("q", TensorType::new(dtype, [1, 2, 200, d]));
+        let attention = Attention { threshold: Some(0.001), ..Attention::CAUSAL };
+        b.output("y", q.attention(q, q, attention)[0]);
+        let names = sources_of(&b.finish().unwrap());
+        assert!(names.iter().all(|(source, _)| *source.name != *"attention"), "{dtype} {d}");
+    }
+}
+
 /// A block mask is evaluated once for all pairs that its function cannot tell apart, and for no
 /// others.
 #[test]

@@ -25,5 +25,5 @@ pub use decoder::{DecodeError, Decoder};
 pub use generate::{Generated, Limits, generate};
 pub use model::LanguageModel;
 pub use sampling::Sampling;
-pub use surprise::surprise;
+pub use surprise::{negative_log_likelihood, surprise};
 pub use window::WindowDecoder;

@@ -52,7 +52,7 @@ pub fn surprise(
 }
 
 /// `log Σ e^logit - logit of the token`; `None` where it is no number.
-fn negative_log_likelihood(logits: &[f32], token: u32) -> Option<f64> {
+pub fn negative_log_likelihood(logits: &[f32], token: u32) -> Option<f64> {
     let wide = || logits.iter().map(|&logit| f64::from(logit));
     let max = wide().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = wide().map(|logit| (logit - max).exp()).sum();

@@ -9,18 +9,23 @@
 //! `peers/pytorch.py` and `peers/attention_variants.py` know the workloads by name. Sources of the
 //! functions: soft-cap, Gemma Team, arXiv:2408.00118; ALiBi, Press et al., arXiv:2108.12409;
 //! relative bias, Raffel et al., arXiv:1910.10683.
+//!
+//! Long because each variant has its name, its op, its function and its inputs here.
 
 use crate::{Context, Entry, Study, Workload, measure, relate};
 use overdrive_bench::digits;
 use overdrive_bench::results::{Note, Results};
 use overdrive_ir::eval::philox;
 use overdrive_ir::ops::Attention;
-use overdrive_ir::ops::attention::{mask_region, score_region};
+use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
 use overdrive_ir::{
     Builder, Compare, DType, Expr, Graph, GraphError, Init, Mode, Tensor, TensorType, Value,
 };
 use overdrive_passes::differentiate;
 use std::collections::BTreeMap;
+use threshold::THRESHOLD;
+
+mod threshold;
 
 #[cfg(test)]
 mod tests;
@@ -67,6 +72,8 @@ pub(crate) enum AttentionVariant {
     RelativeBias,
     /// So many percent of the tiles are hidden, and the rest is seen whole.
     BlockSparse(u8),
+    /// About so many percent of the tiles are skipped by their scores.
+    Threshold(u8),
 }
 
 /// The computed part of training.
@@ -78,12 +85,12 @@ pub(crate) enum AttentionPart {
 
 use AttentionPart::{Both, Forward};
 use AttentionVariant::{
-    Alibi, BlockSparse, Causal, Documents, Full, RelativeBias, SoftCap, Window,
+    Alibi, BlockSparse, Causal, Documents, Full, RelativeBias, SoftCap, Threshold, Window,
 };
 
 impl AttentionVariant {
     /// The first is the one that the others are related to. The second is plain too.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 13] = [
         Causal,
         Full,
         Window,
@@ -94,6 +101,9 @@ impl AttentionVariant {
         BlockSparse(50),
         BlockSparse(75),
         BlockSparse(90),
+        Threshold(50),
+        Threshold(75),
+        Threshold(90),
     ];
 
     fn name(self) -> String {
@@ -106,6 +116,7 @@ impl AttentionVariant {
             Documents => "document attention",
             RelativeBias => "relative-bias attention",
             BlockSparse(percent) => return format!("block-sparse attention, {percent} % skipped"),
+            Threshold(percent) => return format!("threshold attention, {percent} % skipped"),
         };
         name.to_owned()
     }
@@ -113,8 +124,14 @@ impl AttentionVariant {
     fn attention(self) -> Attention {
         match self {
             Full | BlockSparse(_) => Attention::FULL,
+            Threshold(_) => Attention { threshold: Some(THRESHOLD), ..Attention::FULL },
             _ => Attention::CAUSAL,
         }
+    }
+
+    /// Whether it is measured so.
+    fn has(self, part: AttentionPart) -> bool {
+        part == Forward || !matches!(self, Threshold(_))
     }
 
     /// Whether its score function reads floats. Their gradients have no kernel in f64, and are
@@ -139,14 +156,14 @@ impl AttentionVariant {
                 let tiles = visible_tiles(percent, [heads, t.div_ceil(tile(t))]);
                 Some(b.state("tiles", tiles.ty().clone(), Init::Value(tiles)))
             }
-            Causal | Full | Window | SoftCap => None,
+            Causal | Full | Window | SoftCap | Threshold(_) => None,
         }
     }
 
     /// Its function, for a length.
     fn function(self, t: usize, captured: &[TensorType]) -> Option<Result<Graph, GraphError>> {
         Some(match self {
-            Causal | Full => return None,
+            Causal | Full | Threshold(_) => return None,
             Window => mask_region(captured, |[_, _, q, k], _| {
                 (q - k).compare(Compare::Lt, q.constant((t / WINDOWS) as f64))
             }),
@@ -258,9 +275,17 @@ fn workload(
     let inputs = whole.inputs().len();
     let given = match case.0 {
         Documents => BTreeMap::from([("ids".to_owned(), documents(batch, t))]),
+        Threshold(percent) => {
+            let tiles = visible_tiles(percent, [heads, t.div_ceil(threshold::SIDE)]);
+            let pair = threshold::queries_and_keys(&tiles, dtype, sizes);
+            ["q", "k"].map(str::to_owned).into_iter().zip(pair).collect()
+        }
         _ => BTreeMap::new(),
     };
-    let probe = Some(graph(case, (dtype, [1, 2, 128, d]))?);
+    // A GPU has no kernel in f64 that skips tiles, and would store all scores: the host computes
+    // that reference.
+    let has_probe = !matches!(case.0, Threshold(_));
+    let probe = has_probe.then(|| graph(case, (dtype, [1, 2, 128, d]))).transpose()?;
     let workload = Workload { given, probe, ..Workload::new(&name, dimensions, whole) };
     workload.with_rows((batch, samples), inputs, |rows| graph(case, (dtype, [rows, heads, t, d])))
 }
@@ -272,7 +297,7 @@ fn above_convention(
     (variant, part): (AttentionVariant, AttentionPart),
     (workload, [batch, heads, t, d]): (&Workload, Sizes),
 ) -> f64 {
-    let visible = if variant.attention() == Attention::FULL { 1.0 } else { 0.5 };
+    let visible = if variant.attention().mask == Mask::Full { 1.0 } else { 0.5 };
     let forward = 4.0 * visible * (batch * heads * d) as f64 * (t as f64).powi(2);
     workload.work().flops as f64 / (part.forwards() * forward) - 1.0
 }
@@ -326,10 +351,16 @@ fn note(results: &mut Results, text: String) {
     results.notes.push(Note { study: AttentionStudy.name().to_owned(), text });
 }
 
-/// The variants that a device runs at these sizes.
-fn variants(context: &Context<'_>, [.., t, _]: Sizes) -> &'static [AttentionVariant] {
-    const ALL: &[AttentionVariant] = &AttentionVariant::ALL;
-    if context.device().is_accelerator() || t <= HOST_LONGEST { ALL } else { &ALL[..2] }
+/// The variants that a device runs at these sizes. A threshold is for inference: its gradient
+/// stores all scores.
+fn variants(
+    context: &Context<'_>,
+    (part, [.., t, _]): (AttentionPart, Sizes),
+) -> impl Iterator<Item = AttentionVariant> {
+    let is_short = context.device().is_accelerator() || t <= HOST_LONGEST;
+    let count = if is_short { AttentionVariant::ALL.len() } else { 2 };
+    let is_run = move |variant: &AttentionVariant| variant.has(part);
+    AttentionVariant::ALL.into_iter().take(count).filter(is_run)
 }
 
 /// Samples whose reference fits in the host's memory, of so many bytes; none where one does not.
@@ -354,7 +385,7 @@ fn session(
     let dtype = if device.is_accelerator() { DType::BF16 } else { DType::F32 };
     let host_bytes = context.reference.description().memory_bytes;
     let (mut workloads, mut measured, mut above) = (Vec::new(), Vec::new(), 0.0f64);
-    for &variant in variants(context, sizes) {
+    for variant in variants(context, (part, sizes)) {
         let case = (variant, part);
         let count = samples(case, sizes, host_bytes);
         if count == 0 {
@@ -382,9 +413,19 @@ fn session(
     let is_measured = !records.is_empty();
     for (of, variant) in measured.into_iter().enumerate().skip(1) {
         relate(&mut records, of, 0, "time_over_causal");
-        if matches!(variant, BlockSparse(_)) {
+        if matches!(variant, BlockSparse(_) | Threshold(_)) {
             // Full attention is the second: it is never left out.
             relate(&mut records, of, 1, "time_over_full");
+        }
+        let measurement = records.get_mut(of).and_then(|r| r.outcome.measurement_mut());
+        if let (Threshold(_), Some(measurement)) = (variant, measurement) {
+            let given = &workloads[of].given;
+            match threshold::skipped_percent(device.backend, &variant.attention(), given) {
+                Ok(skipped) => {
+                    measurement.quantities.insert("skipped_percent".to_owned(), skipped);
+                }
+                Err(error) => note(results, format!("{}: {error}", variant.name())),
+            }
         }
     }
     context.add(results, records);

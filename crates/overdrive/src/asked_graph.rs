@@ -35,13 +35,19 @@ impl<'a> AskedModel<'a> {
         let batch = batch.map(|n| model.batch(n)).transpose()?;
         let workload = model.bind(&subject.shapes.iter().cloned().chain(batch).collect())?;
         if subject.training {
+            if let Some(threshold) = subject.skipping.threshold {
+                return Err(Failure::bad_input(format!(
+                    "--attention-threshold {threshold}: expected a forward pass, found --training; \
+                     a threshold is for inference, so leave out one of the two"
+                )));
+            }
             let workload = trained(workload, subject)?;
             let graph = workload.graph.clone();
             return Ok((workload, graph));
         }
         let recipe = Recipe { contractions: subject.dtype.into() };
         let graph = precision(&workload.graph, &recipe).map_err(Failure::harness)?;
-        Ok((workload, graph))
+        Ok((workload, subject.skipping.applied(graph)?))
     }
 }
 

@@ -14,7 +14,7 @@ mod values;
 pub(crate) use explain::{Explain, SubjectArguments};
 pub(crate) use optimize::{FormatName, Optimize};
 pub(crate) use quantize::{ExportName, MetricName, Quantize};
-pub(crate) use shared::{Isa, Machine, RankOptions, Replacing};
+pub(crate) use shared::{Isa, Machine, RankOptions, Replacing, Skipping};
 pub(crate) use train::Train;
 pub(crate) use values::{CacheName, ModeName, Precision};
 
@@ -346,6 +346,9 @@ pub(crate) struct Eval {
     /// Execution mode
     #[arg(long, default_value = "compile", value_name = "MODE")]
     pub mode: ModeName,
+    /// The tiles that attention skips.
+    #[command(flatten)]
+    pub skipping: Skipping,
     /// Machine and seed.
     #[command(flatten)]
     pub machine: Machine,
@@ -421,7 +424,8 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     pub prompts: Option<PathBuf>,
     /// Makes no text, but decodes that of a file token by token: perplexity, and with --cache the
-    /// difference to a cache of numbers
+    /// difference to a cache of numbers. With --attention-threshold the text is read in windows of
+    /// the model's context, and the difference is that to attention that skips nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompts"])]
     pub judge: Option<PathBuf>,
     /// Most texts that are decoded together [default: 8]
@@ -460,6 +464,9 @@ pub(crate) struct Generate {
     /// folder in Hugging Face's format or a .gguf file [default: in the format of --dtype]
     #[arg(long, value_name = "CODES")]
     pub cache: Option<CacheName>,
+    /// The tiles that attention skips.
+    #[command(flatten)]
+    pub skipping: Skipping,
     /// Execution mode [default: graph on a GPU, or else compile]
     #[arg(long, value_name = "MODE")]
     pub mode: Option<ModeName>,

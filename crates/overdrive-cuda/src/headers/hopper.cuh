@@ -90,6 +90,19 @@ __device__ __forceinline__ void named_arrive(int which, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(Id + which), "r"(threads) : "memory");
 }
 
+// Whether `value` holds in any of the threads, which wait for each other.
+template <int Id>
+__device__ __forceinline__ bool named_any(int which, int threads, bool value) {
+    u32 any;
+    asm volatile(
+        "{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbarrier.cta.red.or.pred q, %2, %3, p;\n"
+        "selp.u32 %0, 1, 0, q;\n}"
+        : "=r"(any)
+        : "r"((u32)value), "r"(Id + which), "r"(threads)
+        : "memory");
+    return any != 0;
+}
+
 // A box of a tensor to shared memory, here or in every block of the cluster.
 __device__ __forceinline__ void copy_in(u32 to, const TensorMap& map, u32 barrier, int x, int y,
                                         int z) {

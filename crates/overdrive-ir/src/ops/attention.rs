@@ -10,15 +10,22 @@
 //! of all weights. Its numbers are those that `dropout` draws for weights `[B, H, Tq, Tk]`; the
 //! seed is the operand behind v.
 //!
+//! A threshold skips tiles of scores that matter little (`threshold`), for inference. The
+//! log-sum-exp is that of the rest. A tile has 64 queries and 128 keys. It is skipped if each score
+//! is below `ln threshold` plus the largest of its query in later tiles of keys. Arithmetic of
+//! fewer bits may decide otherwise about scores next to that bound.
+//!
 //! Regions refine it. A score function `(score, b, h, q, k, captures...) -> score` is applied
 //! before masking. A mask function `(b, h, q, k, captures...) -> bool` says what is visible.
 //! Indices are i32, and regions read captured tensors at computed indices (`Expr::at`).
 //! `Mask::Causal` aligns the last query with the last key. Sources: Vaswani et al.,
 //! arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245; log-sum-exp and tiling: Dao
 //! et al., arXiv:2205.14135; score and mask functions: Dong et al., "Flex attention",
-//! arXiv:2412.05496.
+//! arXiv:2412.05496; threshold: "BLASST", arXiv:2512.12087.
 //!
 //! Long because masks, regions, dropout, the f64 meaning and the expansion define one op together.
+
+pub mod threshold;
 
 use super::{AttentionGrad, Dropout};
 use crate::graph::{PointValue, check_lanes};
@@ -48,6 +55,10 @@ pub struct Attention {
     /// Dropout of weights after the softmax.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropout: Option<Dropout>,
+    /// Tiles of scores whose weights are below this share of the largest are skipped; between 0
+    /// and 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<f64>,
 }
 
 impl<'b> Expr<'b> {
@@ -163,7 +174,8 @@ fn check_regions(
 
 impl Attention {
     /// Every query sees every key; the usual scale.
-    pub const FULL: Attention = Attention { scale: None, mask: Mask::Full, dropout: None };
+    pub const FULL: Attention =
+        Attention { scale: None, mask: Mask::Full, dropout: None, threshold: None };
     /// Every query sees the keys up to its own position; the usual scale.
     pub const CAUSAL: Attention = Attention { mask: Mask::Causal, ..Attention::FULL };
 
@@ -226,6 +238,16 @@ impl Attention {
         let (seed, captures) = self.seed_and_captures(rest);
         if let Some(dropout) = self.dropout {
             dropout.check(seed)?;
+        }
+        if let Some(threshold) = self.threshold {
+            if !(threshold > 0.0 && threshold < 1.0) {
+                return Err(Mismatch::new("a threshold between 0 and 1", threshold.to_string()));
+            }
+            if self.dropout.is_some() {
+                let expected = "a threshold without dropout of weights";
+                return Err(Mismatch::new(expected, "both".to_owned())
+                    .remedy("train without a threshold, which is for inference"));
+            }
         }
         check_regions(types.regions, captures, dtype.accumulation())?;
         Ok(TensorType::new(dtype.accumulation(), Shape(q.shape.0[..3].to_vec())))
@@ -293,6 +315,20 @@ impl Attention {
         let product =
             by_key_head(q, k).dot_to(k, &[(0, 0), (1, 1)], &[(3, 3)], q.dtype().accumulation());
         product.reshape(grid) * self.factor(q.size(3))
+    }
+
+    /// Scores `[B, H, Tq, Tk]` in the accumulation type, -∞ where masked, before any tile is
+    /// skipped.
+    pub fn all_scores<'b>(
+        &self,
+        [q, k]: [Expr<'b>; 2],
+        (regions, captures): (&[Graph], &[Expr<'b>]),
+    ) -> Expr<'b> {
+        let mut scores = self.products([q, k]);
+        if let Some(region) = find_score(regions) {
+            scores = call_over(q.builder(), &scores.sizes(), region, (Some(scores), captures));
+        }
+        self.masked(scores, (regions, captures))
     }
 
     /// Scores `[B, H, Tq, Tk]`, -∞ where masked.
@@ -371,14 +407,29 @@ impl Op for Attention {
 
     fn eval(&self, args: &[Array], regions: &[Graph]) -> Vec<Array> {
         let [q, k, v] = [&args[0], &args[1], &args[2]];
-        let (group, keys, channels) = (q.shape[1] / k.shape[1].max(1), k.shape[2], v.shape[3]);
+        let (group, channels) = (q.shape[1] / k.shape[1].max(1), v.shape[3]);
+        let (queries, keys) = (q.shape[2], k.shape[2]);
         let (seed, captures) = self.seed_and_captures(&args[3..]);
+        let mut tile = vec![];
         let mut out = Vec::with_capacity(q.len());
         let lse = Array::build(q.dtype.accumulation(), &q.shape[..3], |at| {
             let (b, h, i) = (at[0], at[1], at[2]);
-            let score = |j: usize| self.score([q, k], [b, h, i, j], (regions, captures));
-            let scores: Vec<f64> =
-                (0..keys).map(|j| score(j).unwrap_or(f64::NEG_INFINITY)).collect();
+            let row = |i: usize| -> Vec<f64> {
+                let score = |j| self.score([q, k], [b, h, i, j], (regions, captures));
+                (0..keys).map(|j| score(j).unwrap_or(f64::NEG_INFINITY)).collect()
+            };
+            let scores = match self.threshold {
+                None => row(i),
+                Some(threshold) => {
+                    // Rows come in order.
+                    let within = i % threshold::TILE[0];
+                    if within == 0 {
+                        tile = (i..queries.min(i + threshold::TILE[0])).map(row).collect();
+                        threshold::skip_of_tile(&mut tile, threshold);
+                    }
+                    std::mem::take(&mut tile[within])
+                }
+            };
             let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             if max == f64::NEG_INFINITY {
                 out.extend(vec![0.0; channels]);
@@ -402,11 +453,10 @@ impl Op for Attention {
     fn expand<'b>(&self, _: &'b Builder, args: &[Expr<'b>], regions: &[Graph]) -> Vec<Expr<'b>> {
         let [q, k, v] = [args[0], args[1], args[2]];
         let (seed, captures) = self.seed_and_captures(&args[3..]);
-        let mut scores = self.products([q, k]);
-        if let Some(region) = find_score(regions) {
-            scores = call_over(q.builder(), &scores.sizes(), region, (Some(scores), captures));
+        let mut scores = self.all_scores([q, k], (regions, captures));
+        if let Some(threshold) = self.threshold {
+            scores = threshold::skip(scores, threshold);
         }
-        let scores = self.masked(scores, (regions, captures));
         let none = scores.constant(f64::NEG_INFINITY);
         let max = scores.reduce_keep(Reducer::Max, &[3]);
         // A row that sees nothing has maximum -∞, and -∞ - -∞ is NaN: any finite shift will do
@@ -423,8 +473,12 @@ impl Op for Attention {
         vec![out.convert(q.dtype()), lse.reshape([q.size(0), q.size(1), q.size(2)])]
     }
 
-    /// From the log-sum-exp, without storing the weights (`attention_grad`).
+    /// From the log-sum-exp, without storing the weights (`attention_grad`). With a threshold it is
+    /// derived from the expansion: that of the tiles that are kept.
     fn grad<'b>(&self, g: &Gradient<'b, '_>) -> Option<Vec<Option<Expr<'b>>>> {
+        if self.threshold.is_some() {
+            return None;
+        }
         let [q, k, v] = [g.inputs[0], g.inputs[1], g.inputs[2]];
         let (out, lse) = (g.outputs[0], g.outputs[1]);
         let dout =
@@ -490,6 +544,16 @@ impl Op for Attention {
         let seeded =
             |sample: Sample| sample.operand(Dropout::SEED, Fill::Values(vec![5.0 + 2f64.powi(33)]));
         let shapes = [[2, 2, 5, 4], [2, 1, 5, 4], [2, 1, 5, 3]];
+        // Three tiles of keys, the middle one far below. Queries are 1 to 2, so that scores are 3
+        // to 6, -8 to -4 and 4 to 8.
+        let stepped = |attention| {
+            let keys = [(128, 1.5), (128, -2.0), (44, 2.0)];
+            let keys = keys.iter().flat_map(|&(count, key)| vec![key; 4 * count]).collect();
+            sample(Attention { threshold: Some(0.01), ..attention })
+                .uniform([1usize, 1, 70, 4], 1.0, 2.0)
+                .operand(TensorType::new(DType::F32, [1usize, 1, 300, 4]), Fill::Values(keys))
+                .normal([1usize, 1, 300, 3])
+        };
         let with_regions = |sample: Sample, regions: &[Graph]| {
             let sample = sample.operand(bias.clone(), Fill::Normal);
             // The second sequence is empty: none of its rows sees a key.
@@ -524,6 +588,8 @@ impl Op for Attention {
                 [[1, 2, 5, 4], [1, 1, 3, 4], [1, 1, 3, 4]],
             )),
             with_regions(seeded(fixed(dropping(0.4, Attention::FULL), shapes)), &regions),
+            stepped(Attention::FULL),
+            stepped(Attention::CAUSAL),
         ]
     }
 }

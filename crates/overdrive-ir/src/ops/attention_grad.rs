@@ -162,6 +162,10 @@ impl Op for AttentionGrad {
             let expected = "q, k, v, lse, dout, delta, a seed where weights are dropped, captures";
             return Err(Mismatch::new(expected, found));
         };
+        if self.attention.threshold.is_some() {
+            return Err(Mismatch::new("attention that skips no tiles", "a threshold".to_owned())
+                .remedy("differentiate `attention`, whose expansion has the gradient"));
+        }
         let row = self.attention.check(types, rest)?;
         let (_, captures) = self.attention.seed_and_captures(rest);
         let mut out = q.clone();

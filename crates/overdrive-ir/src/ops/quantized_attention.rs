@@ -70,6 +70,10 @@ impl Op for QuantizedAttention {
         };
         let [q, k, v, k_scale, v_scale] = rows else { unreachable!("as many were split off") };
         let dtype = types.same_float(std::slice::from_ref(q))?;
+        if self.attention.threshold.is_some() {
+            return Err(Mismatch::new("attention that skips no tiles", "a threshold".to_owned())
+                .remedy("set a threshold of `attention`, over keys that are no codes"));
+        }
         if self.attention.dropout.is_some() {
             return Err(Mismatch::new("attention that drops no weights", "dropout".to_owned())
                 .remedy("drop weights of `attention`, before keys and values are codes"));

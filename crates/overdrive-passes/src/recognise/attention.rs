@@ -143,7 +143,7 @@ fn find(graph: &Graph, known: &mut KnownValues<'_>, node: &Node) -> Option<Found
     let usual = 1.0 / (width as f64).sqrt();
     let scale = ((factor - usual).abs() > 1e-6 * usual).then_some(factor);
     let shape = graph.ty(node.results[0]).shape.clone();
-    let attention = Attention { scale, mask, dropout: weights.dropout };
+    let attention = Attention { scale, mask, dropout: weights.dropout, ..Attention::FULL };
     let found = FoundAttention { attention, operands, seed: weights.seed, sink, shape, interior };
     same.then_some(found)
 }

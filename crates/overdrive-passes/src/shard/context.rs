@@ -147,6 +147,11 @@ impl<'b> Ranks<'b, '_> {
             );
             return None;
         }
+        if attention.threshold.is_some() {
+            let reason = "a threshold skips tiles by all later keys: they are gathered";
+            self.declined(node, reason.to_owned());
+            return None;
+        }
         let ranks = sizes.ranks;
         let asked = self.exchange.map(|exchange| exchange.group(ranks));
         if let Some(group) = asked.filter(|group| sizes.dividing().all(|fits| fits != *group)) {

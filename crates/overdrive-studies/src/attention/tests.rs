@@ -29,7 +29,10 @@ fn every_variant_agrees_with_its_reference_and_is_related_to_causal() {
     }
     let expected: Vec<String> = [Forward, Both]
         .iter()
-        .flat_map(|part| AttentionVariant::ALL.map(|v| v.name() + part.suffix()))
+        .flat_map(|&part| {
+            let run = AttentionVariant::ALL.into_iter().filter(move |variant| variant.has(part));
+            run.map(move |variant| variant.name() + part.suffix())
+        })
         .collect();
     let found: Vec<&String> = results.records.iter().map(|r| &r.case.workload.name).collect();
     assert_eq!(found, expected.iter().collect::<Vec<_>>());
@@ -40,8 +43,10 @@ fn every_variant_agrees_with_its_reference_and_is_related_to_causal() {
         let is_first = name.starts_with(&Causal.name());
         let quantities = &measurement.quantities;
         assert_eq!(quantities.contains_key("time_over_causal"), !is_first, "{name}");
-        let is_sparse = name.starts_with("block-sparse");
+        let has_threshold = name.starts_with("threshold");
+        let is_sparse = name.starts_with("block-sparse") || has_threshold;
         assert_eq!(quantities.contains_key("time_over_full"), is_sparse, "{name}");
+        assert_eq!(quantities.contains_key("skipped_percent"), has_threshold, "{name}");
     }
 }
 
@@ -52,7 +57,9 @@ fn functions_change_the_outputs() {
         let inputs = workload.inputs(1);
         overdrive_ir::eval::eval_tensors(&workload.graph, &inputs)[0].to_f64()
     };
-    let all = AttentionVariant::ALL.map(outputs);
+    // Sequences that are so short have one tile.
+    let longer = |variant: &AttentionVariant| !matches!(variant, Threshold(_));
+    let all: Vec<_> = AttentionVariant::ALL.into_iter().filter(longer).map(outputs).collect();
     for (i, one) in all.iter().enumerate() {
         for (j, other) in all.iter().enumerate().skip(i + 1) {
             assert_ne!(one, other, "{} and {}", AttentionVariant::ALL[i].name(), j);
@@ -64,7 +71,9 @@ fn functions_change_the_outputs() {
 fn peers_know_every_workload_by_its_name() {
     let plain = include_str!("../../../../peers/pytorch.py");
     let functions = include_str!("../../../../peers/attention_variants.py");
-    for variant in AttentionVariant::ALL {
+    // No peer skips tiles by their scores.
+    let has_peer = |variant: &AttentionVariant| !matches!(variant, Threshold(_));
+    for variant in AttentionVariant::ALL.into_iter().filter(has_peer) {
         let text = if matches!(variant, Causal | Full) { plain } else { functions };
         assert!(text.contains(&format!("\"{}\":", variant.name())), "{}", variant.name());
     }
@@ -102,7 +111,7 @@ fn each_row_of_tiles_has_as_many_visible_ones() {
 #[test]
 fn the_work_of_the_graph_is_about_that_of_papers() {
     for variant in AttentionVariant::ALL {
-        for part in [Forward, Both] {
+        for part in [Forward, Both].into_iter().filter(|&part| variant.has(part)) {
             let sizes = [1, 2, 1024, 64];
             let workload = workload((variant, part), (DType::BF16, sizes), SAMPLES).unwrap();
             let above = above_convention((variant, part), (&workload, sizes));
@@ -119,4 +128,21 @@ fn a_reference_that_stores_all_scores_has_as_many_samples_as_fit() {
     assert_eq!(found, [2, 2, 0, 1]);
     assert_eq!(ACCELERATOR.map(|sizes| fitting(SoftCap, sizes)), [SAMPLES; 4]);
     assert_eq!(samples((Alibi, Forward), ACCELERATOR[2], host_bytes), SAMPLES);
+}
+
+#[test]
+fn thresholds_skip_the_tiles_that_queries_do_not_attend_to() {
+    let cpu = CpuBackend::new(Some(1)).unwrap();
+    for dtype in [DType::F32, DType::BF16] {
+        for (percent, expected) in [(50, 50.0), (75, 75.0), (90, 87.5)] {
+            let variant = Threshold(percent);
+            let workload = workload((variant, Forward), (dtype, [1, 2, 1024, 64]), 1).unwrap();
+            let found =
+                threshold::skipped_percent(&cpu, &variant.attention(), &workload.given).unwrap();
+            assert_eq!(found, expected, "{percent} % of {dtype}");
+        }
+    }
+    let short = workload((Threshold(90), Forward), (DType::F32, [1, 2, 40, 16]), 1).unwrap();
+    let attention = Threshold(90).attention();
+    assert_eq!(threshold::skipped_percent(&cpu, &attention, &short.given).unwrap(), 0.0);
 }

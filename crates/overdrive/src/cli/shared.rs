@@ -1,9 +1,13 @@
-//! Options that several commands have: the machine, ranks, what may be replaced, instruction sets.
+//! Options that several commands have: the machine, ranks, what may be replaced, instruction sets,
+//! what attention skips.
 
+use super::values::share;
+use crate::failure::Failure;
 use clap::Args;
 use overdrive::cpu::InstructionSet;
 use overdrive::files::Existing;
-use overdrive::ir::Mesh;
+use overdrive::ir::{Graph, Mesh};
+use overdrive::passes::skip_tiles;
 
 /// Machine and seed, shared by everything that measures.
 #[derive(Args, Debug, Clone)]
@@ -68,5 +72,30 @@ impl Isa {
     /// The set to use.
     pub(crate) fn set(self) -> InstructionSet {
         self.set.unwrap_or_else(InstructionSet::best)
+    }
+}
+
+/// The tiles of scores that attention leaves out.
+#[derive(Args, Debug, Clone, Copy)]
+pub(crate) struct Skipping {
+    /// Attention skips tiles of 64 queries and 128 keys whose weights are below this share of the
+    /// largest: about 1 over the number of tokens. Attention of fewer than 64 queries or 129 keys
+    /// skips nothing [default: nothing is skipped]
+    #[arg(long = "attention-threshold", value_name = "SHARE", value_parser = share)]
+    pub threshold: Option<f64>,
+}
+
+impl Skipping {
+    /// A bound graph that skips what was asked for.
+    pub(crate) fn applied(self, graph: Graph) -> Result<Graph, Failure> {
+        let Some(threshold) = self.threshold else { return Ok(graph) };
+        match skip_tiles(&graph, threshold).map_err(Failure::harness)? {
+            (_, 0) => Err(Failure::bad_input(format!(
+                "--attention-threshold {threshold}: expected attention of 64 queries and 129 keys \
+                 at least, found none in `{}`; leave the option out",
+                graph.name()
+            ))),
+            (graph, _) => Ok(graph),
+        }
     }
 }

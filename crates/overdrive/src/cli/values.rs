@@ -131,6 +131,13 @@ pub(super) fn probability(text: &str) -> Result<f64, String> {
     }
 }
 
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x > 0.0 && x < 1.0 => Ok(x),
+        _ => Err("expected a number between 0 and 1".to_owned()),
+    }
+}
+
 pub(super) fn library(text: &str) -> Result<(String, PathBuf), String> {
     let parsed = text.split_once('=').filter(|(name, file)| !name.is_empty() && !file.is_empty());
     parsed

@@ -24,7 +24,7 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     let inputs = formats::read(&arguments.inputs).map_err(Failure::bad_input)?;
     let expected =
         arguments.expect.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
-    let graph = model.fitting(&inputs)?;
+    let graph = arguments.skipping.applied(model.fitting(&inputs)?)?;
     if graph.inputs().is_empty() {
         note!("note: no input is left, so the outputs are constants");
     }

@@ -4,6 +4,8 @@ mod asked;
 mod judged;
 mod rank;
 mod several;
+mod skipping;
+mod whole;
 
 use super::ranks::{self, Launched};
 use crate::cli::Generate;
@@ -68,6 +70,7 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
         }
         Model::Template(_) | Model::Onnx(_) => {
             let graph = model.bind(&[("batch".to_owned(), 1)].into())?.graph;
+            let graph = arguments.skipping.applied(graph)?;
             let graph = match asked.rank {
                 Some(rank) => rank::part(&graph, rank)?,
                 None => graph,

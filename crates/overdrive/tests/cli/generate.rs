@@ -86,6 +86,23 @@ fn a_built_in_model_of_bytes_generates_without_a_cache() {
     folder.line("generate text-transformer --prompt a --top-p 0").ends(2, &["above 0"]);
 }
 
+/// The fixtures have a context of 64 tokens, less than a tile of keys: a prompt skips nothing.
+#[test]
+fn a_threshold_of_attention_needs_a_text_of_several_tiles() {
+    let made = |rest: &str| {
+        json(&run("generate", "qwen3", &format!("--prompt hand --max-tokens 9 --json {rest}")))
+    };
+    assert_eq!(made("--attention-threshold 0.01")["tokens"], made("")["tokens"]);
+    let folder = Folder::new();
+    std::fs::write(folder.path("text.txt"), "hand ".repeat(80)).unwrap();
+    let model = fixture("qwen3").display().to_string();
+    folder
+        .line(&format!("generate {model} --judge text.txt --attention-threshold 0.01 --threads 1"))
+        .ends(2, &["--attention-threshold 0.01", "129 keys"]);
+    run("generate", "qwen3", "--prompt hand --attention-threshold 1")
+        .ends(2, &["expected a number between 0 and 1"]);
+}
+
 #[test]
 fn what_a_model_cannot_generate_is_refused() {
     run("generate", "bert", "--prompt cat").ends(2, &["expected a decoder", "found an encoder"]);

@@ -13,9 +13,9 @@ use overdrive_ir::{DType, OpRef, Plan};
 use super::dropout::Dropping;
 use super::function::{Functions, ScoreBlockShape};
 use super::head_rows::HeadRows;
-use super::reach::{Reach, block_of};
+use super::reach::{Reach, SKIPPED_KEYS, block_of, skipped_queries};
 use super::softmax::{Score, passes};
-use super::task::AttentionShape;
+use super::task::{AttentionShape, Panel};
 use super::visible::mask_cell;
 use crate::exec::{Format, Runnable, Unsupported};
 use crate::gemm::{Element, MicroKernel, Narrow};
@@ -82,7 +82,10 @@ where
         };
         let (seed, captures) = attention.seed_and_captures(&call.operands[3..]);
         let cell = mask_cell(regions, captures)?;
-        let block = block_of(k.sizes[2], BLOCK, (rows, cell[1]));
+        let block = match attention.threshold {
+            Some(_) => SKIPPED_KEYS,
+            None => block_of(k.sizes[2], BLOCK, (rows, cell[1])),
+        };
         let functions = Functions::new(
             plan,
             (regions, captures),
@@ -90,6 +93,14 @@ where
             scale,
         )?;
         let factor = if functions.has_score() { LOG2_E } else { scale * LOG2_E };
+        // Running maxima are of scores, or of exponents of 2.
+        let limit = |threshold: f64| match functions.has_score() {
+            true => threshold.ln(),
+            false => threshold.log2(),
+        };
+        let limit = attention.threshold.map(limit);
+        // Queries of a tile that is skipped stay together.
+        let whole = limit.map_or(width, |_| skipped_queries(width)[0]);
         let shape = AttentionShape {
             kernel,
             passes: passes::<T::Acc>(width),
@@ -102,9 +113,10 @@ where
                 causal: attention.mask == Mask::Causal,
             },
             factor: if factor == 0.0 { f64::from(f32::MIN_POSITIVE) } else { factor },
-            tile: q.sizes[2].clamp(1, tile).next_multiple_of(width),
+            tile: q.sizes[2].clamp(1, tile).next_multiple_of(whole),
             block,
             functions,
+            limit,
             dropping: Dropping::new::<T::Acc>(attention.dropout, seed, extents),
         };
         let group = q.sizes[1] / k.sizes[1].max(1);
@@ -126,13 +138,12 @@ where
         let buffers = self.shape.buffers(worker.scratch);
         // SAFETY: the slots hold their operands; the buffers are this shape's.
         unsafe { self.shape.run(rows, ([b, h], first), (&buffers, slots)) };
-        let width = self.shape.kernel.tile()[1];
         let queries = (self.shape.reach.queries - first).min(self.shape.tile);
-        for panel in (0..queries).step_by(width) {
+        for Panel { query, count, place } in self.shape.panels(queries) {
             // SAFETY: the task has left its panels there.
-            let finished = unsafe { self.shape.finished(panel, &buffers) };
-            for column in 0..(queries - panel).min(width) {
-                let at = [b, h, first + panel + column];
+            let finished = unsafe { self.shape.finished(place, &buffers) };
+            for column in 0..count {
+                let at = [b, h, first + query + column];
                 // SAFETY: the panel has the column, and the results have the query, which belongs
                 // to this task.
                 unsafe {

@@ -10,6 +10,7 @@
 //! functions run over the scores of a panel as fused loops do (`function`). `task` is one tile,
 //! `call` the compiled step, `dropout` what is drawn of the weights. The gradients are `grad`,
 //! `grad_shape` and `grad_task`. `coded` is attention over keys and values that are codes.
+//! `threshold` skips tiles whose scores are far below the largest.
 //!
 //! Sources: Dao et al., FlashAttention, arXiv:2205.14135; Milakov and Gimelshein, "Online
 //! normalizer calculation for softmax", arXiv:1805.02867. Invariant: beyond operands and results
@@ -29,6 +30,7 @@ mod head_rows;
 mod reach;
 mod softmax;
 mod task;
+mod threshold;
 mod visible;
 mod weigh;
 

@@ -1,6 +1,20 @@
 //! The keys that a query may see before a mask function is applied.
 #![allow(unsafe_code)] // Writes scores in a worker's scratch.
 
+use overdrive_ir::ops::attention::threshold::TILE;
+
+/// Queries and keys of a tile that a threshold skips.
+pub(super) const SKIPPED_QUERIES: usize = TILE[0];
+pub(super) const SKIPPED_KEYS: usize = TILE[1];
+
+/// Queries that are skipped together, and their places in scratch: whole panels, whose parts are
+/// aligned.
+pub(super) const fn skipped_queries(width: usize) -> [usize; 2] {
+    // All widths of kernels divide 64 or 96.
+    let divides = SKIPPED_QUERIES.is_multiple_of(width);
+    [SKIPPED_QUERIES, if divides { SKIPPED_QUERIES } else { 96 }]
+}
+
 /// Sizes of an attention and its mask.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reach {

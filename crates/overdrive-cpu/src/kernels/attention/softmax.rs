@@ -102,6 +102,11 @@ pub(super) struct Passes {
     /// The same as `update`, with the maximum of the unscaled scores. Differences are multiplied,
     /// so that the lowest numbers do not overflow.
     pub(super) update_unscaled: LaneEntry,
+    /// Writes the largest score of each query to a row at `dst`, times the factor of the
+    /// [`Running`] at `src[0]`. Scores are `rows` keys by `W` queries at `src[1]`.
+    pub(super) largest: LaneEntry,
+    /// The same without the factor.
+    pub(super) largest_unscaled: LaneEntry,
     /// Makes each of `n` scores at `dst` the one at `src[1]` where the byte at `src[0]` is 0.
     pub(super) hide: LaneEntry,
     /// Rounds `pairs` pairs of rows of `W` at `src[0]` to rows of `W` pairs of bf16 at `dst`.
@@ -133,6 +138,8 @@ fn entries<A: Score, const W: usize>() -> Passes {
         Passes {
             update: I::entry::<Update<A, W, true>>(),
             update_unscaled: I::entry::<Update<A, W, false>>(),
+            largest: I::entry::<Largest<A, W, true>>(),
+            largest_unscaled: I::entry::<Largest<A, W, false>>(),
             hide: I::entry::<Hide<A>>(),
             scale: I::entry::<ScaleRows<A, W>>(),
             pair: I::entry::<Pair<A, W>>(),
@@ -151,6 +158,46 @@ fn entries<A: Score, const W: usize>() -> Passes {
 /// waits for the one before: four rows make a fourth of the waiting.
 const FOLD: usize = 4;
 
+/// The largest of `max` and of the scores of each query, times the factor where `SCALED`.
+#[inline(always)]
+fn largest<A: Score, const W: usize, const SCALED: bool>(
+    scores: &[[A; W]],
+    factor: A,
+    mut max: [A; W],
+) -> [A; W] {
+    let larger = |a: A, b: A| if a > b { a } else { b };
+    let scaled = |score: A| if SCALED { score.mul(factor) } else { score };
+    let (folds, rest) = scores.as_chunks::<FOLD>();
+    for [a, b, c, d] in folds {
+        for j in 0..W {
+            let ab = larger(scaled(a[j]), scaled(b[j]));
+            let cd = larger(scaled(c[j]), scaled(d[j]));
+            max[j] = larger(larger(ab, cd), max[j]);
+        }
+    }
+    for row in rest {
+        for j in 0..W {
+            max[j] = larger(scaled(row[j]), max[j]);
+        }
+    }
+    max
+}
+
+struct Largest<A, const W: usize, const SCALED: bool>(PhantomData<A>);
+
+impl<A: Score, const W: usize, const SCALED: bool> LaneKernel for Largest<A, W, SCALED> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(rows: usize, operands: &Operands) {
+        // SAFETY: source 0 is a `Running`; source 1 is `rows x W` scores, and the destination `W`.
+        unsafe {
+            let factor = (*operands.src[0].cast::<Running<A>>()).factor;
+            let scores = operands.src::<[A; W]>(1, rows);
+            let max = largest::<A, W, SCALED>(scores, factor, [A::LOWEST; W]);
+            operands.dst.cast::<[A; W]>().write(max);
+        }
+    }
+}
+
 /// `SCALED` says whether maxima are of scores times the factor.
 struct Update<A, const W: usize, const SCALED: bool>(PhantomData<A>);
 
@@ -166,26 +213,11 @@ impl<A: Score, const W: usize, const SCALED: bool> LaneKernel for Update<A, W, S
             (running, scores, max.read(), sum.read())
         };
         let factor = running.factor;
-        let larger = |a: A, b: A| if a > b { a } else { b };
-        let scaled = |score: A| if SCALED { score.mul(factor) } else { score };
         // A score less a shift, as a power of two.
         let power = |score: A, shift: A| {
             if SCALED { score.mul_sub::<I>(factor, shift) } else { score.sub(shift).mul(factor) }
         };
-        let mut max = before;
-        let (folds, rest) = scores.as_chunks::<FOLD>();
-        for [a, b, c, d] in folds {
-            for j in 0..W {
-                let ab = larger(scaled(a[j]), scaled(b[j]));
-                let cd = larger(scaled(c[j]), scaled(d[j]));
-                max[j] = larger(larger(ab, cd), max[j]);
-            }
-        }
-        for row in rest {
-            for j in 0..W {
-                max[j] = larger(scaled(row[j]), max[j]);
-            }
-        }
+        let max = largest::<A, W, SCALED>(scores, factor, before);
         // A query that has seen no key has maximum -inf, and -inf - -inf is NaN: any finite shift
         // will do there.
         let mut shift = max;

@@ -1,10 +1,12 @@
 //! One task: a tile of queries of one head against all of its keys.
+//!
+//! Long because the two halves of a panel's work share the parts of the scratch.
 #![allow(unsafe_code)] // Raw pointers into slots and a worker's scratch.
 
 use super::dropout::{Dropping, Kept};
 use super::function::{Functions, Position};
 use super::head_rows::HeadRows;
-use super::reach::{Reach, ScoreExtent};
+use super::reach::{Reach, ScoreExtent, skipped_queries};
 use super::softmax::{Passes, Running, Score};
 use super::visible::Visible;
 use crate::gemm::{BlockProduct, Element, MicroKernel, Narrow, OperandLines, transpose};
@@ -27,6 +29,9 @@ pub(super) struct AttentionShape<T: Element> {
     /// Score and mask functions.
     pub(super) functions: Functions,
     pub(super) dropping: Option<Dropping>,
+    /// Distance to the largest score, at most 0, below which nobody asks for a tile: with a
+    /// threshold.
+    pub(super) limit: Option<f64>,
     /// Factor that turns scores (products, or a score function's results) into exponents of 2. Not
     /// 0, since 0 times the -infinity of a hidden score is NaN.
     pub(super) factor: f64,
@@ -39,18 +44,18 @@ pub(super) struct AttentionShape<T: Element> {
 /// The parts of a worker's scratch.
 #[derive(Debug)]
 pub(super) struct AttentionScratch<'a, A> {
-    q: *mut u8,
-    k: *mut u8,
-    v: *mut u8,
-    /// For a panel, keys by queries.
-    scores: *mut A,
+    pub(super) q: *mut u8,
+    pub(super) k: *mut u8,
+    pub(super) v: *mut u8,
+    /// For a panel, keys by queries. With a threshold, for all panels of a tile.
+    pub(super) scores: *mut A,
     /// Probabilities in the format of operands, and packed.
     rounded: *mut u8,
     packed: *mut u8,
     /// Maxima, sums and what earlier powers shrink by, a row of the tile's queries each.
     running: *mut A,
     /// Per panel, channel by query.
-    out: *mut A,
+    pub(super) out: *mut A,
     /// A panel's, query by channel.
     rows: *mut A,
     /// For the scores of a panel: whether each is visible, and scratch of the functions.
@@ -59,6 +64,17 @@ pub(super) struct AttentionScratch<'a, A> {
     /// Factors on the weights of a panel, if some are dropped.
     kept: *mut A,
     _placed: PlacedParts<'a, 12>,
+}
+
+/// Queries that are computed together.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Panel {
+    /// The first, counted from that of the task.
+    pub(super) query: usize,
+    /// At most the width of the kernel.
+    pub(super) count: usize,
+    /// Queries before it in scratch.
+    pub(super) place: usize,
 }
 
 /// Results of a task in scratch: per panel the output, query by channel, and the running state.
@@ -72,8 +88,38 @@ impl<T: Narrow> AttentionShape<T>
 where
     T::Acc: Score,
 {
-    fn width(&self) -> usize {
+    pub(super) fn width(&self) -> usize {
         self.kernel.tile()[1]
+    }
+
+    /// Queries whose panels lie together in scratch, and their places there.
+    fn group(&self) -> [usize; 2] {
+        self.limit.map_or([self.tile; 2], |_| skipped_queries(self.width()))
+    }
+
+    /// The panels of so many queries.
+    pub(super) fn panels(&self, queries: usize) -> impl Iterator<Item = Panel> {
+        let (width, [group, places]) = (self.width(), self.group());
+        (0..queries).step_by(group).enumerate().flat_map(move |(index, start)| {
+            let end = queries.min(start + group);
+            let panel = move |query| Panel {
+                query,
+                count: width.min(end - query),
+                place: index * places + query - start,
+            };
+            (start..end).step_by(width).map(panel)
+        })
+    }
+
+    /// Places for the queries of a task.
+    pub(super) fn places(&self) -> usize {
+        let [group, places] = self.group();
+        self.tile.div_ceil(group) * places
+    }
+
+    /// Scores of a panel.
+    pub(super) fn panel_scores(&self) -> usize {
+        self.padded(self.block) * self.width()
     }
 
     /// Keys whose rows of scores become right operands: those seen, and zeros to the end of the
@@ -88,15 +134,16 @@ where
         let direct = self.kernel.takes_sums();
         let only_if = |wanted: bool, bytes: usize| if wanted { bytes } else { 0 };
         let rounded = self.block * width * size_of::<T>();
+        let (tile, panels) = (self.places(), self.limit.map_or(1, |_| self.group()[1] / width));
         let placed = scratch.place(ScratchParts::new([
-            ("queries", self.kernel.b_bytes(self.tile, self.depth)),
+            ("queries", self.kernel.b_bytes(tile, self.depth)),
             ("keys", self.kernel.a_bytes(self.block, self.depth)),
             ("values", self.kernel.a_bytes(self.values, self.block)),
-            ("scores", self.padded(self.block) * width * acc),
+            ("scores", panels * self.panel_scores() * acc),
             ("rounded probabilities", only_if(!direct && !self.pairs, rounded)),
             ("packed probabilities", only_if(!direct, self.kernel.b_bytes(width, self.block))),
-            ("running maxima and sums", 3 * self.tile * acc),
-            ("outputs", self.values * self.tile * acc),
+            ("running maxima and sums", 3 * tile * acc),
+            ("outputs", self.values * tile * acc),
             ("rows of outputs", self.values * width * acc),
             ("visibility", only_if(self.functions.has_mask(), self.block * width)),
             ("score and mask functions", self.functions.scratch_bytes()),
@@ -134,6 +181,11 @@ where
         (matrix, first): ([usize; 2], usize),
         (buffers, slots): (&AttentionScratch<'_, T::Acc>, &SlotTable),
     ) {
+        if let Some(limit) = self.limit {
+            let operands = (T::Acc::from_f64(limit), [q, k, v]);
+            // SAFETY: the caller's promise.
+            return unsafe { self.run_above(operands, (matrix, first), (buffers, slots)) };
+        }
         let width = self.width();
         let queries = (self.reach.queries - first).min(self.tile);
         // Else the first block that a panel sees fills its output.
@@ -148,9 +200,7 @@ where
         // SAFETY: queries and keys are below those of q, k and v; `buffers` gave each part its
         // room.
         unsafe {
-            let (max, sum, _) = self.running(buffers);
-            std::slice::from_raw_parts_mut(max, self.tile).fill(T::Acc::LOWEST);
-            std::slice::from_raw_parts_mut(sum, self.tile).fill(T::Acc::ZERO);
+            self.begin(buffers);
             self.kernel.pack_b_block(q.lines(first, queries, self.depth), buffers.q);
             let end = self.reach.visible(first + queries);
             for key in (0..end).step_by(self.block) {
@@ -165,16 +215,7 @@ where
                     if seen == 0 {
                         continue;
                     }
-                    let cell = self.functions.cell_of(at, [width, seen]);
-                    let visibility = match before {
-                        Some((known, visibility)) if cell == Some(known) => visibility,
-                        _ => {
-                            let lanes = if self.functions.has_mask() { seen * width } else { 0 };
-                            let lanes = std::slice::from_raw_parts_mut(buffers.visible, lanes);
-                            self.functions.visible(lanes, at, slots, buffers.functions)
-                        }
-                    };
-                    before = cell.map(|cell| (cell, visibility));
+                    let visibility = self.visibility((buffers, slots), at, seen, &mut before);
                     if visibility == Visible::None {
                         if key == 0 {
                             clear(panel);
@@ -187,7 +228,9 @@ where
                         self.kernel.pack_a(v.columns(key, keys, self.values), buffers.v);
                         is_packed = true;
                     }
-                    self.panel((buffers, slots), (at, panel), visibility, [keys, seen]);
+                    let place = (buffers.scores, panel);
+                    self.scores((buffers, slots), (at, place), visibility, seen);
+                    self.weigh((buffers, slots), (at, place), [keys, seen], key == 0);
                 }
             }
             for panel in (0..queries).step_by(width) {
@@ -198,18 +241,61 @@ where
         }
     }
 
-    /// One panel of queries, which begins at query `panel` of the tile, against `seen` keys of the
-    /// block of `keys` that begins where it is. The mask function shows some or all of them.
-    unsafe fn panel(
+    /// Fills the running state of queries that have seen no key.
+    ///
+    /// # Safety
+    /// The buffers are this shape's.
+    pub(super) unsafe fn begin(&self, buffers: &AttentionScratch<'_, T::Acc>) {
+        let (max, sum, _) = self.running(buffers);
+        // SAFETY: `buffers` gave maxima and sums their room.
+        unsafe {
+            std::slice::from_raw_parts_mut(max, self.places()).fill(T::Acc::LOWEST);
+            std::slice::from_raw_parts_mut(sum, self.places()).fill(T::Acc::ZERO);
+        }
+    }
+
+    /// The visible ones of `seen` keys for a panel. `before` is the cell that was asked for last,
+    /// with its answer.
+    ///
+    /// # Safety
+    /// The buffers are this shape's, and the slots hold what the functions read.
+    pub(super) unsafe fn visibility(
         &self,
         (buffers, slots): (&AttentionScratch<'_, T::Acc>, &SlotTable),
-        (at, panel): (Position, usize),
+        at: Position,
+        seen: usize,
+        before: &mut Option<([usize; 2], Visible)>,
+    ) -> Visible {
+        let cell = self.functions.cell_of(at, [self.width(), seen]);
+        let visibility = match *before {
+            Some((known, visibility)) if cell == Some(known) => visibility,
+            _ => {
+                let lanes = if self.functions.has_mask() { seen * self.width() } else { 0 };
+                // SAFETY: `buffers` gave the lanes of a panel and the functions their room.
+                unsafe {
+                    let lanes = std::slice::from_raw_parts_mut(buffers.visible, lanes);
+                    self.functions.visible(lanes, at, slots, buffers.functions)
+                }
+            }
+        };
+        *before = cell.map(|cell| (cell, visibility));
+        visibility
+    }
+
+    /// The scores of a panel of queries, which begins at query `panel` in scratch, for `seen` keys.
+    /// The mask function shows some or all of them.
+    ///
+    /// # Safety
+    /// Queries and keys were packed for this kernel, and there is room for the scores.
+    pub(super) unsafe fn scores(
+        &self,
+        (buffers, slots): (&AttentionScratch<'_, T::Acc>, &SlotTable),
+        (at, (scores, panel)): (Position, (*mut T::Acc, usize)),
         visibility: Visible,
-        [keys, seen]: [usize; 2],
+        seen: usize,
     ) {
-        let (width, scores) = (self.width(), buffers.scores);
+        let width = self.width();
         let [query, key] = [at[2] as usize, at[3] as usize];
-        let out = buffers.out.wrapping_add(self.values * panel);
         // SAFETY: the panel and `seen` keys are within the parts of `buffers`, and blocks were
         // packed for this kernel.
         unsafe {
@@ -239,13 +325,27 @@ where
             }
             let extent = ScoreExtent { seen, width, stride: width };
             self.reach.hide((scores, extent), [query, key], self.hidden());
-            let (max, sum, shrink) = self.running(buffers);
-            let running = Running {
-                max: max.add(panel),
-                sum: sum.add(panel),
-                shrink: shrink.add(panel),
-                factor: T::Acc::from_f64(self.factor),
-            };
+        }
+    }
+
+    /// Adds the values of `seen` keys of a block of `keys` to the output of a panel, by its scores,
+    /// which become weights. `is_first` says that the panel has no output yet.
+    ///
+    /// # Safety
+    /// `scores` left the scores, and the values were packed for this kernel.
+    pub(super) unsafe fn weigh(
+        &self,
+        (buffers, slots): (&AttentionScratch<'_, T::Acc>, &SlotTable),
+        (at, (scores, panel)): (Position, (*mut T::Acc, usize)),
+        [keys, seen]: [usize; 2],
+        is_first: bool,
+    ) {
+        let width = self.width();
+        let out = buffers.out.wrapping_add(self.values * panel);
+        let running = self.running_at(buffers, panel);
+        // SAFETY: the panel and `seen` keys are within the parts of `buffers`, and blocks were
+        // packed for this kernel.
+        unsafe {
             let source = std::ptr::from_ref(&running).cast::<u8>();
             let update = match self.functions.has_score() {
                 true => self.passes.update_unscaled,
@@ -261,7 +361,7 @@ where
                 },
             );
             let shrink = std::slice::from_raw_parts(running.shrink, width);
-            if key > 0 && shrink.iter().any(|&by| by != T::Acc::ONE) {
+            if !is_first && shrink.iter().any(|&by| by != T::Acc::ONE) {
                 self.scale(out, running.shrink);
             }
             if let Some(dropping) = &self.dropping {
@@ -270,7 +370,7 @@ where
                 dropping.draw(kept, at, slots);
                 dropping.apply(scores, kept);
             }
-            let b = self.probabilities(buffers, seen);
+            let b = self.probabilities((buffers, scores), seen);
             // Panel by panel of Vᵀ, because panels are as long as the block, but only a prefix of
             // it is seen.
             let rows = self.kernel.tile()[0];
@@ -283,7 +383,7 @@ where
                     rows: (self.values - channel).min(rows),
                     cols: width,
                     k: seen,
-                    accumulate: key > 0,
+                    accumulate: !is_first,
                 });
             }
         }
@@ -305,10 +405,10 @@ where
     /// The probabilities as the right operand of the second product.
     unsafe fn probabilities(
         &self,
-        buffers: &AttentionScratch<'_, T::Acc>,
+        (buffers, scores): (&AttentionScratch<'_, T::Acc>, *mut T::Acc),
         seen: usize,
     ) -> *const u8 {
-        let AttentionScratch { scores, rounded, packed, .. } = *buffers;
+        let AttentionScratch { rounded, packed, .. } = *buffers;
         let count = seen * self.width();
         if self.kernel.takes_sums() {
             return scores.cast_const().cast();
@@ -347,8 +447,23 @@ where
         &self,
         buffers: &AttentionScratch<'_, T::Acc>,
     ) -> (*mut T::Acc, *mut T::Acc, *mut T::Acc) {
-        let max = buffers.running;
-        (max, max.wrapping_add(self.tile), max.wrapping_add(2 * self.tile))
+        let (max, places) = (buffers.running, self.places());
+        (max, max.wrapping_add(places), max.wrapping_add(2 * places))
+    }
+
+    /// The running state of the panel that begins at query `panel` in scratch.
+    pub(super) fn running_at(
+        &self,
+        buffers: &AttentionScratch<'_, T::Acc>,
+        panel: usize,
+    ) -> Running<T::Acc> {
+        let (max, sum, shrink) = self.running(buffers);
+        Running {
+            max: max.wrapping_add(panel),
+            sum: sum.wrapping_add(panel),
+            shrink: shrink.wrapping_add(panel),
+            factor: T::Acc::from_f64(self.factor),
+        }
     }
 
     /// Results of [`run`](Self::run) for the panel that begins at query `panel` of the tile. They
@@ -362,9 +477,7 @@ where
         buffers: &AttentionScratch<'_, T::Acc>,
     ) -> Finished<T::Acc> {
         let width = self.width();
-        let (max, sum, inverse) = self.running(buffers);
-        let (max, sum, inverse) =
-            (max.wrapping_add(panel), sum.wrapping_add(panel), inverse.wrapping_add(panel));
+        let Running { max, sum, shrink: inverse, .. } = self.running_at(buffers, panel);
         let (from, out) = (buffers.out.wrapping_add(self.values * panel), buffers.rows);
         let lines = OperandLines {
             from: from.cast_const(),

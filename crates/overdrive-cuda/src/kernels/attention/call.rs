@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::Attention;
-use overdrive_ir::ops::attention::{Mask, find_mask, find_score};
+use overdrive_ir::ops::attention::{Mask, find_mask, find_score, threshold};
 use overdrive_ir::plan::{KernelCall, SlotId, View};
-use overdrive_ir::{DType, Graph, OpRef};
+use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 
 use super::block_mask::{BlockMask, Lists};
 use super::cut::Cut;
@@ -28,8 +28,9 @@ const SHARED_BYTES: usize = 99 << 10;
 enum Design {
     /// `hopper.cu`.
     Hopper(hopper::AttentionTile),
-    /// `tensor.cu`: fragments of 16 queries for each warp.
-    Tensor { fragments: usize },
+    /// `tensor.cu`: fragments of 16 queries for each warp, keys of a block, and blocks that are in
+    /// shared memory together.
+    Tensor { fragments: usize, keys: usize, buffers: usize },
     /// `decode.cu`.
     Decode(Cut),
     /// `tiled.cu`.
@@ -43,20 +44,24 @@ impl Design {
         (attention, regions): (&Attention, &[Graph]),
         architecture: Architecture,
     ) -> Result<Self, Refusal> {
-        if let Some(cut) = Cut::of_numbers(call, architecture) {
+        let skips = attention.threshold.is_some();
+        if let Some(cut) = Cut::of_numbers(call, architecture).filter(|_| !skips) {
             return Ok(Self::Decode(cut));
         }
         let has_regions = !regions.is_empty();
         let does = match (attention.dropout, find_score(regions)) {
             (Some(_), _) => hopper::Does::Dropout,
             (None, Some(_)) => hopper::Does::Score,
+            (None, None) if has_regions && skips => hopper::Does::ThresholdAndMask,
             (None, None) if has_regions => hopper::Does::Mask,
+            (None, None) if skips => hopper::Does::Threshold,
             (None, None) => hopper::Does::Plain,
         };
         // The maximum is taken before the factor, which must not turn the order around. Scores of a
         // function have no factor left, nor have those of `tensor.cu` beside a mask function.
         let is_positive = attention.factor(call.operands[0].ty.sizes()[3]) > 0.0;
-        if let Some(tile) = hopper::AttentionTile::of(call, does)
+        let has_own_blocks = skips && does == hopper::Does::Score;
+        if let Some(tile) = hopper::AttentionTile::of(call, does).filter(|_| !has_own_blocks)
             && architecture == Architecture::Sm90a
             && (is_positive || find_score(regions).is_some())
         {
@@ -68,11 +73,26 @@ impl Design {
             let outer = view.strides[..3].iter().all(|s| s % 8 == 0);
             outer && view.strides[3] == 1 && ViewStart::new(view).is_aligned(16)
         };
-        let fits = [d, values].iter().all(|&n| n % 16 == 0 && (16..=128).contains(&n));
-        let tensor = matches!(q.ty.dtype, DType::F16 | DType::BF16)
-            && fits
+        let tensor = is_for_tensor_cores(q.ty.dtype, [d, values])
             && [q, k, v].into_iter().all(dense)
-            && (is_positive || has_regions);
+            && (is_positive || has_regions || skips);
+        if tensor && skips {
+            let fits = |buffers: &usize| {
+                let design =
+                    Self::Tensor { fragments: 1, keys: threshold::TILE[1], buffers: *buffers };
+                block(design, [d, values], 4).1 <= SHARED_BYTES
+            };
+            let buffers = [2, 1].into_iter().find(fits).expect("heads of 128 channels fit");
+            return Ok(Self::Tensor { fragments: 1, keys: threshold::TILE[1], buffers });
+        }
+        if skips {
+            return Err(Refusal::Unsupported(
+                "attention with a threshold takes queries, keys and values whose rows are dense \
+                 and aligned to 16 bytes; copy them, or leave out the \
+                 threshold"
+                    .to_owned(),
+            ));
+        }
         if tensor {
             let sizes = q.ty.sizes();
             // Two fragments halve the reads of keys and values, once there are tiles enough for all
@@ -81,7 +101,7 @@ impl Design {
             let many = sizes[0] * sizes[1] * sizes[2].div_ceil(128) >= 264;
             let fragments =
                 if many && d.max(values) <= 64 && does == hopper::Does::Plain { 2 } else { 1 };
-            return Ok(Self::Tensor { fragments });
+            return Ok(Self::Tensor { fragments, keys: KEYS, buffers: 2 });
         }
         let sum = q.ty.dtype.accumulation().bits() / 8;
         let tile = [64, 32, 16]
@@ -99,7 +119,7 @@ impl Design {
     fn queries(self) -> usize {
         match self {
             Self::Hopper(tile) => tile.queries(),
-            Self::Tensor { fragments } => 64 * fragments,
+            Self::Tensor { fragments, .. } => 64 * fragments,
             Self::Decode(_) => usize::MAX,
             Self::Tiled { tile } => tile,
         }
@@ -111,15 +131,22 @@ fn block(design: Design, [d, values]: [usize; 2], sum: usize) -> (u32, usize) {
     match design {
         Design::Hopper(_) => unreachable!("it launches itself"),
         Design::Decode(cut) => (cut.threads(), 0),
-        Design::Tensor { .. } => {
-            (128, 2 * design.queries() * (d.max(values) + 8) + 2 * 2 * KEYS * (d + values + 16))
+        Design::Tensor { keys, buffers, .. } => {
+            let blocks = 2 * buffers * keys * (d + values + 16);
+            (128, 2 * design.queries() * (d.max(values) + 8) + blocks)
         }
         Design::Tiled { tile } => (256, tiled_bytes([d, values], tile, sum)),
     }
 }
 
-/// Keys of a block of `tensor.cu`.
+/// Keys of a block of `tensor.cu` without a threshold.
 const KEYS: usize = 64;
+
+/// Whether `tensor.cu` has a form for heads of so many channels of q and of v.
+fn is_for_tensor_cores(dtype: DType, widths: [usize; 2]) -> bool {
+    let fits = widths.iter().all(|&n| n % 16 == 0 && (16..=128).contains(&n));
+    matches!(dtype, DType::F16 | DType::BF16) && fits
+}
 
 /// Size of `Tiles` of `tiled.cu`.
 fn tiled_bytes([d, values]: [usize; 2], tile: usize, sum: usize) -> usize {
@@ -152,8 +179,9 @@ fn source(
             let mask = mask.map_or_else(String::new, BlockMask::text);
             tile.text(dtype, values) + HEADS + &mask + include_str!("hopper.cu")
         }
-        Design::Tensor { fragments } => {
-            let tile = format!("constexpr int MF = {fragments}, KEYS = {KEYS};\n");
+        Design::Tensor { fragments, keys, buffers } => {
+            let tile =
+                format!("constexpr int MF = {fragments}, KEYS = {keys}, BUFFERS = {buffers};\n");
             tile + FRAGMENTS + include_str!("tensor.cu")
         }
         Design::Decode(cut) => cut.text() + DECODE,
@@ -164,7 +192,10 @@ fn source(
     let (keys, rest) = (call.operands[1].ty.sizes()[2], &call.operands[3..]);
     let functions =
         region::print(regions, (attention, rest), dtype)? + &dropout::print(attention, rest, keys);
-    Ok(specialised("attention", call, (attention, functions), &text))
+    let skips = attention.threshold.map_or_else(String::new, |threshold| {
+        format!("#define SKIPS\nconstexpr f32 LIMIT = {:?}f;\n", threshold.log2())
+    });
+    Ok(specialised("attention", call, (attention, functions), &(skips + &text)))
 }
 
 /// The text before a kernel that uses `mma.sync`.
@@ -222,6 +253,7 @@ pub(super) struct CompiledAttention {
 /// `attention` with its score and mask functions, and dropout.
 pub(crate) const KERNEL: NamedKernel = NamedKernel {
     declines_regions: |_| None,
+    declines,
     needs: |call, op, regions, machine| {
         let op = (attention_of(op), regions);
         let design = Design::of(call, op, machine.architecture)?;
@@ -231,6 +263,19 @@ pub(crate) const KERNEL: NamedKernel = NamedKernel {
     },
     ..NamedKernel::new("attention", Compile::Composite(compile), Sources::Of(sources_of))
 };
+
+/// With a threshold only the kernels for tensor cores skip tiles.
+fn declines(op: &Operation, operands: &[TensorType]) -> Option<Decline> {
+    op.composite::<Attention>()?.threshold?;
+    let [q, _, v, ..] = operands else { return None };
+    let (dtype, widths) = (q.dtype, [q.sizes()[3], v.sizes()[3]]);
+    let reason = format!(
+        "with a threshold its kernels take heads of 16 to 128 channels in multiples of 16, in \
+         bf16 or f16, and not heads of {} and {} channels in {dtype}",
+        widths[0], widths[1]
+    );
+    (!is_for_tensor_cores(dtype, widths)).then_some(Decline::Because(reason))
+}
 
 /// The op of a call, which the table found by name.
 fn attention_of(op: &OpRef) -> &Attention {

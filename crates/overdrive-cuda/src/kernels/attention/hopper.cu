@@ -7,11 +7,14 @@
 // another multiplies (ping-pong by named barriers). Blocks of keys are walked from the last to the
 // first, so that masked ones come first. Those that a mask function hides are neither loaded nor
 // multiplied, and it is evaluated only in those that it hides a part of (block_mask.cuh). A block
-// of the grid takes tasks until none are left, longest first. Channels past D and DV and rows past
-// the end are zeros that TMA fills in and clips.
+// of the grid takes tasks until none are left, longest first. With a threshold, a warpgroup neither
+// exponentiates nor weighs a block that none of its queries asks for. Another warp then copies
+// values, once it is known that some warpgroup weighs them. Channels past D and DV and
+// rows past the end are zeros that TMA fills in and clips.
 //
 // Text before gives KEYS, CONSUMERS, STAGES, PLACES of queries, the instructions `wgmma` and
-// `wgmma_of_registers`, and block_mask.cuh if there is a mask function.
+// `wgmma_of_registers`, and block_mask.cuh if there is a mask function. With a threshold it defines
+// SKIPS and gives LIMIT, its logarithm to base 2.
 
 constexpr int QUERIES = OWN * CONSUMERS;
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
@@ -23,11 +26,24 @@ constexpr int QUERY_PLACE = QUERY_BOX * (PARTS > PARTS_V ? PARTS : PARTS_V);
 
 constexpr u64 BY_KEY = by_row(KEY_BOX);
 
+// Registers of the threads that copy, and of those that multiply. With a threshold two warps copy,
+// and both walk the list of a mask function.
+#ifdef SKIPS
+constexpr int COPYING = CONSUMERS == 2 ? 40 : 32, MULTIPLYING = CONSUMERS == 2 ? 232 : 160;
+#else
+constexpr int COPYING = CONSUMERS == 2 ? 24 : 32, MULTIPLYING = CONSUMERS == 2 ? 240 : 160;
+#endif
+
 struct Barriers {
     u64 query_full[PLACES], query_empty[PLACES], key_full[STAGES], key_empty[STAGES],
         value_full[STAGES], value_empty[STAGES];
     // The task whose queries are in each place; negative: there are no more.
     i32 task[PLACES];
+#ifdef SKIPS
+    // Complete once each warpgroup has said whether it weighs the next block.
+    u64 decided;
+    volatile bool weighs[CONSUMERS];
+#endif
 };
 
 // Counts tasks: the next one to take, and the blocks that found none.
@@ -81,19 +97,29 @@ constexpr f32 LARGEST = 2e38f;
 struct Softmax {
     f32 largest[2] = {-infinity(0.0f), -infinity(0.0f)}, total[2] = {}, shrink[2];
 
-    // Scores become powers of two; `shrink` is what sums so far are multiplied by.
+    // The largest of `most` and of the scores of a row.
+    __device__ __forceinline__ static f32 largest_of(const Scores& scores, int r, f32 most) {
+        f32 most2 = scores[2 * r];
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j++) {
+            most = fmaxf(most, scores[4 * j + 2 * r]);
+            most2 = fmaxf(most2, scores[4 * j + 2 * r + 1]);
+        }
+        most = fmaxf(most, most2);
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+        return fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+    }
     __device__ __forceinline__ void take(Scores& scores, f32 scale) {
+        take(scores, scale, [&](int r) { return largest_of(scores, r, largest[r]); });
+    }
+
+    // Scores become powers of two; `shrink` is what sums so far are multiplied by. `largest_now`
+    // gives the largest score of a row so far, with these.
+    template <typename F>
+    __device__ __forceinline__ void take(Scores& scores, f32 scale, F largest_now) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            f32 most = largest[r], most2 = scores[2 * r];
-#pragma unroll
-            for (int j = 0; j < KEYS / 8; j++) {
-                most = fmaxf(most, scores[4 * j + 2 * r]);
-                most2 = fmaxf(most2, scores[4 * j + 2 * r + 1]);
-            }
-            most = fmaxf(most, most2);
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+            const f32 most = largest_now(r);
             // A row that has seen no key has maximum -infinity, whose difference is NaN: any finite
             // shift will do there.
             f32 base = most == -infinity(0.0f) ? 0.0f : most;
@@ -157,9 +183,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
               key_empty = shared_address(barriers.key_empty);
     const u32 value_full = shared_address(barriers.value_full),
               value_empty = shared_address(barriers.value_empty);
+#ifdef SKIPS
+    const u32 decided = shared_address(&barriers.decided);
+    // A warp of the producer reads the tasks too.
+    constexpr int READERS = CONSUMERS + 1;
+#else
+    constexpr int READERS = CONSUMERS;
+#endif
     if (threadIdx.x == 0) {
+#ifdef SKIPS
+        barrier_init(decided, CONSUMERS);
+#endif
         for (int i = 0; i < PLACES; i++)
-            barrier_init(query_full + 8 * i, 1), barrier_init(query_empty + 8 * i, CONSUMERS);
+            barrier_init(query_full + 8 * i, 1), barrier_init(query_empty + 8 * i, READERS);
         for (int i = 0; i < STAGES; i++) {
             barrier_init(key_full + 8 * i, 1), barrier_init(key_empty + 8 * i, CONSUMERS);
             barrier_init(value_full + 8 * i, 1), barrier_init(value_empty + 8 * i, CONSUMERS);
@@ -181,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Turn<STAGES> key_turn, value_turn;
     Turn<PLACES> turn;
     if (warpgroup == CONSUMERS) {
-        give_registers<CONSUMERS == 2 ? 24 : 32>();
+        give_registers<COPYING>();
         if (threadIdx.x == CONSUMERS * WARPGROUP) {
             auto copy = [&](const TensorMap& map, u32 to, u32 full, u32 empty, Turn<STAGES>& turn,
                             int parts, int row, int head, int batch) {
@@ -217,8 +253,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     if (step > 0)
                         copy(k, key_place, key_full, key_empty, key_turn, PARTS,
                              blocks[step - 1].key, group, b);
+#ifndef SKIPS
                     copy(v, value_place, value_full, value_empty, value_turn, PARTS_V,
                          blocks[step].key, group, b);
+#endif
                 }
                 index = following;
             }
@@ -229,8 +267,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             __threadfence();
             if (atomicAdd(&counter->done, 1) == gridDim.x - 1) *counter = {0, 0};
         }
+#ifdef SKIPS
+        // Values of a block that no warpgroup weighs are not copied: its stage is full as it is.
+        if (threadIdx.x == CONSUMERS * WARPGROUP + 32) {
+            u32 parity = 0;
+            for (;; turn.next()) {
+                barrier_wait(query_full + 8 * turn.stage, turn.parity);
+                const i32 index = barriers.task[turn.stage];
+                if (index < 0) break;
+                i32 matrix, tile;
+                s.task(index, tiles, matrix, tile);
+                const i32 b = matrix / s.heads, h = matrix % s.heads;
+                const KeyBlocks blocks = blocks_of(b, h, tile);
+                barrier_arrive<1>(query_empty + 8 * turn.stage, 0);
+                for (i32 step = blocks.count - 1; step >= 0; step--) {
+                    barrier_wait(decided, parity);
+                    parity ^= 1;
+                    bool weighs = false;
+                    for (int i = 0; i < CONSUMERS; i++) weighs |= barriers.weighs[i];
+                    barrier_wait(value_empty + 8 * value_turn.stage, value_turn.parity ^ 1);
+                    const u32 full = value_full + 8 * value_turn.stage;
+                    if (weighs) {
+                        barrier_expect(full, VALUE_BYTES);
+                        for (int p = 0; p < PARTS_V; p++)
+                            copy_head(value_place + (value_turn.stage * PARTS_V + p) * KEY_BOX, v,
+                                      full, p * LINE, blocks[step].key, h / s.group, b);
+                    } else {
+                        barrier_arrive<1>(full, 0);
+                    }
+                    value_turn.next();
+                }
+            }
+        }
+#endif
     } else {
-        take_registers<CONSUMERS == 2 ? 240 : 160>();
+        take_registers<MULTIPLYING>();
         const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
         const bool leads = thread == 0;
         // Row r of the accumulators is query `row + 8 r`, columns are keys (channels) `8 j + 2
@@ -295,6 +366,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     if (at >= seen) score = -infinity(0.0f);
                 });
             };
+            Softmax softmax;
+            Sums sums;
+#pragma unroll
+            for (int i = 0; i < DV / 2; i++) sums[i] = 0.0f;
+#ifndef SKIPS
             // After the sums, which are of all weights.
             auto drop = [&]([[maybe_unused]] Scores& scores, [[maybe_unused]] i32 key) {
 #ifdef DROPS
@@ -310,10 +386,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
 #endif
             };
-            Softmax softmax;
-            Sums sums;
-#pragma unroll
-            for (int i = 0; i < DV / 2; i++) sums[i] = 0.0f;
             if (steps > 0) {
                 Scores scores;
                 Weights weights;
@@ -366,6 +438,123 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 if (leads) barrier_arrive<1>(value_empty + 8 * value_turn.stage, 0);
                 value_turn.next();
             }
+#else
+            auto await_key = [&] { barrier_wait(key_full + 8 * key_turn.stage, key_turn.parity); };
+            auto issue_keys = [&](Scores& scores) {
+                issue_scores(scores, queries,
+                             descriptor(BY_CHANNEL, key_place + key_turn.stage * KEY_BYTES));
+            };
+            auto release_key = [&] {
+                if (leads) barrier_arrive<1>(key_empty + 8 * key_turn.stage, 0);
+                key_turn.next();
+            };
+            auto await_value = [&] {
+                barrier_wait(value_full + 8 * value_turn.stage, value_turn.parity);
+            };
+            auto issue_values = [&](Weights& weights) {
+                issue_by_row(sums, weights,
+                             descriptor(BY_KEY, value_place + value_turn.stage * VALUE_BYTES));
+            };
+            auto release_value = [&] {
+                if (leads) barrier_arrive<1>(value_empty + 8 * value_turn.stage, 0);
+                value_turn.next();
+            };
+            auto shrink = [&] {
+#pragma unroll
+                for (int i = 0; i < DV / 2; i++) sums[i] *= softmax.shrink[i / 2 % 2];
+            };
+            // Whether a query of the warpgroup asks for the block (`threshold.rs` of the IR), and
+            // the largest scores of its rows there.
+            const f32 limit = LIMIT / scale;
+            f32 most[2];
+            auto is_asked = [&](const Scores& scores) {
+                bool asks = false;
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    most[r] = Softmax::largest_of(scores, r, -infinity(0.0f));
+                    asks |= first + row + 8 * r < s.queries && most[r] > -infinity(0.0f) &&
+                            most[r] >= softmax.largest[r] + limit;
+                }
+                asks = named_any<1 + 2 * CONSUMERS>(warpgroup, WARPGROUP, asks);
+                if (leads) {
+                    barriers.weighs[warpgroup] = asks;
+                    barrier_arrive<1>(decided, 0);
+                }
+                return asks;
+            };
+            auto take = [&](Scores& scores) {
+                softmax.take(scores, scale,
+                             [&](int r) { return fmaxf(softmax.largest[r], most[r]); });
+            };
+            // The stage of a block that is skipped is full once all warpgroups have decided. It is
+            // released after the next scores were issued, so that they need not wait for that.
+            bool owes = false;
+            auto release_skipped = [&] {
+                if (!owes) return;
+                await_value();
+                release_value();
+                owes = false;
+            };
+            // One loop has weights whose products are to be issued, the other has none. Around a
+            // branch the compiler would run all products one by one. Each block takes one turn.
+            Scores scores;
+            Weights weights;
+            i32 step = steps - 1;
+            if (step >= 0) await_key();
+            while (step >= 0) {
+                if (CONSUMERS > 1) await_turn(warpgroup);
+                issue_keys(scores);
+                if (CONSUMERS > 1) pass_turn(warpgroup);
+                release_skipped();
+                products_wait<0>();
+                fence_sums(scores);
+                release_key();
+                refine(scores, blocks[step]);
+                bool asked = is_asked(scores);
+                if (step > 0) await_key();
+                step--;
+                if (!asked) {
+                    owes = true;
+                    continue;
+                }
+                take(scores);
+                shrink();
+                round_weights(weights, scores);
+                while (asked && step >= 0) {
+                    if (CONSUMERS > 1) await_turn(warpgroup);
+                    issue_keys(scores);
+                    await_value();
+                    issue_values(weights);
+                    if (CONSUMERS > 1) pass_turn(warpgroup);
+                    products_wait<1>();
+                    fence_sums(scores);
+                    release_key();
+                    refine(scores, blocks[step]);
+                    asked = is_asked(scores);
+                    if (asked) take(scores);
+                    fence_sums(scores);
+                    if (step > 0) await_key();
+                    products_wait<0>();
+                    fence_sums(sums);
+                    release_value();
+                    step--;
+                    if (asked) {
+                        shrink();
+                        round_weights(weights, scores);
+                    } else {
+                        owes = true;
+                    }
+                }
+                if (asked) {
+                    await_value();
+                    issue_values(weights);
+                    products_wait<0>();
+                    fence_sums(sums);
+                    release_value();
+                }
+            }
+            release_skipped();
+#endif
             f32 inverse[2];
 #pragma unroll
             for (int r = 0; r < 2; r++) {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::DType;
+use overdrive_ir::ops::attention::threshold;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 
 use super::block_mask::{BlockMask, CompiledBlockMask, MaskGrid};
@@ -38,6 +39,9 @@ const FEWEST: [usize; 2] = [128, 256];
 const LONG: usize = 12 << 10;
 /// Queries of 64 channels from which on tiles of three warpgroups pay.
 const MANY: usize = 2048;
+/// Keys of a tile that a threshold skips. Its queries are those of a warpgroup.
+const SKIPPED_KEYS: usize = threshold::TILE[1];
+const _: () = assert!(threshold::TILE[0] == OWN);
 /// Size of `Counter` of `hopper.cu`.
 const COUNTER_BYTES: usize = 8;
 
@@ -51,6 +55,10 @@ pub(super) enum Does {
     Score,
     /// Weights are dropped, with functions or without.
     Dropout,
+    /// Tiles are skipped by a threshold.
+    Threshold,
+    /// The same beside a mask function.
+    ThresholdAndMask,
 }
 
 /// The tile that a block of the grid works on at a time.
@@ -105,6 +113,10 @@ impl AttentionTile {
             (..=128, Does::Dropout) => tile(64, 2, 2),
             (..=192, Does::Dropout) => tile(64, 2, 1),
             (_, Does::Dropout) => tile(32, 2, 1),
+            // Blocks are the tiles of the definition.
+            (..=64, Does::Threshold) if sizes[2] >= MANY => tile(SKIPPED_KEYS, 3, 2),
+            (..=128, Does::Threshold | Does::ThresholdAndMask) => tile(SKIPPED_KEYS, 2, 2),
+            (_, Does::Threshold | Does::ThresholdAndMask) => return None,
         })
     }
 

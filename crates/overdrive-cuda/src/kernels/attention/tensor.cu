@@ -11,6 +11,15 @@
 // keys.
 
 constexpr int QUERIES = 64 * MF;
+#ifdef SKIPS
+#define KEY_OF(step) ((steps - 1 - (step)) * KEYS)
+#else
+#define KEY_OF(step) ((step) * KEYS)
+#endif
+// Scores become those of the definition before the maximum is taken.
+#if defined(SCORE) || defined(MASK) || defined(SKIPS)
+#define REFINES
+#endif
 constexpr f32 LOG2E = 1.4426950408889634f;
 
 struct Block {
@@ -40,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(128)
     const i32 steps = (end + KEYS - 1) / KEYS;
     copy<QUERIES, D>(queries.q, q, s.q[2], first, s.queries);
     if (steps > 0) {
-        copy<KEYS, D>(blocks[0].k, k, s.k[2], 0, s.keys);
-        copy<KEYS, DV>(blocks[0].v, v, s.v[2], 0, s.keys);
+        copy<KEYS, D>(blocks[0].k, k, s.k[2], KEY_OF(0), s.keys);
+        copy<KEYS, DV>(blocks[0].v, v, s.v[2], KEY_OF(0), s.keys);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
 
@@ -54,6 +63,12 @@ extern "C" __global__ void __launch_bounds__(128)
     for (int m = 0; m < MF; m++) largest[m][0] = largest[m][1] = -infinity(0.0f);
 
     for (i32 step = 0; step < steps; step++) {
+        if (BUFFERS == 1 && step > 0) {
+            __syncthreads();
+            copy<KEYS, D>(blocks[0].k, k, s.k[2], KEY_OF(step), s.keys);
+            copy<KEYS, DV>(blocks[0].v, v, s.v[2], KEY_OF(step), s.keys);
+            asm volatile("cp.async.commit_group;" ::: "memory");
+        }
         asm volatile("cp.async.wait_group 0;" ::: "memory");
         __syncthreads();
         if (step == 0) {
@@ -66,13 +81,13 @@ extern "C" __global__ void __launch_bounds__(128)
                 }
             }
         }
-        if (step + 1 < steps) {
+        if (BUFFERS == 2 && step + 1 < steps) {
             Block& next = blocks[(step + 1) % 2];
-            copy<KEYS, D>(next.k, k, s.k[2], (step + 1) * KEYS, s.keys);
-            copy<KEYS, DV>(next.v, v, s.v[2], (step + 1) * KEYS, s.keys);
+            copy<KEYS, D>(next.k, k, s.k[2], KEY_OF(step + 1), s.keys);
+            copy<KEYS, DV>(next.v, v, s.v[2], KEY_OF(step + 1), s.keys);
             asm volatile("cp.async.commit_group;" ::: "memory");
         }
-        Block& block = blocks[step % 2];
+        Block& block = blocks[step % BUFFERS];
         f32 scores[MF][KEYS / 8][4] = {};
 #pragma unroll
         for (int c = 0; c < D / 16; c++) {
@@ -88,17 +103,40 @@ extern "C" __global__ void __launch_bounds__(128)
                 }
             }
         }
-        const i32 key = step * KEYS;
+        const i32 key = KEY_OF(step);
         // All of the block's keys are seen by all of the tile's queries.
         const bool inside = key + KEYS <= s.seen(first);
         const f32 factor = (f32)s.factor;
+#ifdef SKIPS
+        // `threshold.rs` of the IR. A block of the grid has one tile of queries.
+        bool asks = false;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const i32 query = first + row + 8 * r, seen = query < s.queries ? s.seen(query) : 0;
+            f32 most = -infinity(0.0f);
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++) {
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const i32 at = key + 8 * j + lane % 4 * 2 + e;
+                    f32& score = scores[0][j][2 * r + e];
+                    score = refined(score * factor, b, h, query, at, seen CAPTURED);
+                    most = fmaxf(most, score);
+                }
+            }
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+            asks |= most > -infinity(0.0f) && most >= largest[0][r] + LIMIT / LOG2E;
+        }
+        if (!__syncthreads_or(asks)) continue;
+#endif
 #pragma unroll
         for (int m = 0; m < MF; m++) {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const i32 query = first + row + 16 * m + 8 * r;
                 f32 most = largest[m][r];
-#if !defined(SCORE) && !defined(MASK)
+#ifndef REFINES
                 if (!inside) {
                     const i32 seen = s.seen(query);
 #pragma unroll
@@ -110,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(128)
                         }
                     }
                 }
-#else
+#elif !defined(SKIPS)
                 const i32 seen = query < s.queries ? s.seen(query) : 0;
 #pragma unroll
                 for (int j = 0; j < KEYS / 8; j++) {
@@ -130,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(128)
                 // A row that has seen no key has maximum -infinity, whose difference is NaN: any
                 // finite shift will do there.
                 const f32 base = most == -infinity(0.0f) ? 0.0f : most;
-#if !defined(SCORE) && !defined(MASK)
+#ifndef REFINES
                 // Scores keep their scale until the exponential, where one multiply-add does both;
                 // the factor is positive.
                 const f32 scale = factor * LOG2E, shift = base * scale;
@@ -208,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(128)
                 *reinterpret_cast<u32*>(&queries.out[at][8 * j + lane % 4 * 2]) = both;
             }
             if (lse && lane % 4 == 0 && first + at < s.queries) {
-#if !defined(SCORE) && !defined(MASK)
+#ifndef REFINES
                 const f32 scaled = largest[m][r] * (f32)s.factor;
 #else
                 const f32 scaled = largest[m][r];

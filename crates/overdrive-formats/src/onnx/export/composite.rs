@@ -110,15 +110,16 @@ fn standard(op: &Operation, w: &mut Writer, x: &[String], (types, _): About<'_>)
     None
 }
 
-/// Attention without regions or dropout, whose log-sum-exp nobody reads; causal only where both
-/// alignments are the same.
+/// Attention without regions, dropout or threshold, whose log-sum-exp nobody reads. It is causal
+/// only where both alignments are the same.
 fn attention(
     node: &Node,
     w: &mut Writer,
     x: &[String],
     (types, used): About<'_>,
 ) -> Option<String> {
-    let is_plain = |op: &&Attention| op.dropout.is_none() && node.regions.is_empty();
+    let is_plain =
+        |op: &&Attention| op.dropout.is_none() && op.threshold.is_none() && node.regions.is_empty();
     let attention = node.op.composite::<Attention>().filter(is_plain).filter(|_| !used(1))?;
     let (q, k) = (types.sizes(0), types.sizes(1));
     let causal = attention.mask == Mask::Causal;

@@ -133,7 +133,7 @@ pub(super) fn attention<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let plain = !c.has(3) && lengths.is_none() && !windowed && cap == 0.0 && !c.wants(3) && aligned;
     let results = if plain && q.dtype().is_arithmetic_float() {
         let mask = if is_causal { Mask::Causal } else { Mask::Full };
-        let [y, _] = q.attention(k, v, Attention { scale: Some(scale), mask, dropout: None });
+        let [y, _] = q.attention(k, v, Attention { scale: Some(scale), mask, ..Attention::FULL });
         [y, y, y, y, y]
     } else {
         let number = |n: i64| super::conv::integer(c, n);

@@ -74,7 +74,7 @@ fn attend<'b>(
     }
     if mask.is_none() && bias.is_none() {
         let mask = if directed { Mask::Causal } else { Mask::Full };
-        return Ok(q.attention(k, v, Attention { scale: Some(scale), mask, dropout: None })[0]);
+        return Ok(q.attention(k, v, Attention { scale: Some(scale), mask, ..Attention::FULL })[0]);
     }
     let visible = if directed {
         let before = super::conv::integer(c, past as i64);

@@ -1,5 +1,6 @@
 //! The parts that all ways to generate need: the model, its tokens, the device and how it samples.
 
+use super::skipping::SkippingModel;
 use crate::cli::Generate;
 use crate::commands::ranks::Rank;
 use crate::devices::{self, Opened};
@@ -9,7 +10,7 @@ use crate::terminal::note;
 use crate::text;
 use overdrive::bench::digits;
 use overdrive::bench::exit::Exit;
-use overdrive::decoding::{CachedDecoder, Chooser, DecodeError, Sampling};
+use overdrive::decoding::{CachedDecoder, Chooser, DecodeError, LanguageModel, Sampling};
 use overdrive::formats::huggingface::Tokenizer;
 use overdrive::ir::{Backend, DType, Mode};
 use overdrive::models::{CacheCodes, Caches};
@@ -31,6 +32,8 @@ pub(super) struct Generation<'a> {
     pub(super) format: Option<DType>,
     /// Codes of the cache; `None` keeps numbers of that format.
     pub(super) codes: Option<CacheCodes>,
+    /// The model that skips tiles of attention, where that was asked for.
+    skipping: Option<SkippingModel<'a>>,
     pub(super) sampling: Sampling,
     /// This rank, of several.
     pub(super) rank: Option<&'a Rank>,
@@ -60,13 +63,28 @@ impl<'a> Generation<'a> {
                 arguments.model
             )));
         }
+        let skipping = match (arguments.skipping.threshold, model) {
+            (Some(threshold), Model::Pretrained(model)) => Some(SkippingModel { model, threshold }),
+            _ => None,
+        };
         let sampling = Sampling {
             temperature: arguments.temperature,
             top_k: arguments.top_k.map(|k| k as usize),
             top_p: arguments.top_p,
             seed: arguments.machine.seed,
         };
-        Ok(Self { arguments, model, tokenizer, opened, mode, format, codes, sampling, rank })
+        Ok(Self {
+            arguments,
+            model,
+            tokenizer,
+            opened,
+            mode,
+            format,
+            codes,
+            skipping,
+            sampling,
+            rank,
+        })
     }
 
     /// A decoder with its caches on the device.
@@ -78,7 +96,8 @@ impl<'a> Generation<'a> {
         let target = (self.opened.backend.as_ref(), self.mode);
         let format = self.format.unwrap_or(DType::F32);
         let caches = Caches { codes: self.codes, ..caches };
-        CachedDecoder::in_format(target, pretrained, caches, format).map_err(failure)
+        let model = self.skipping.as_ref().map_or(pretrained as &dyn LanguageModel, |model| model);
+        CachedDecoder::in_format(target, model, caches, format).map_err(failure)
     }
 
     /// Tokens that a text may have behind its prompt.

@@ -2,8 +2,11 @@
 //!
 //! The text is cut into windows, which are decoded token by token as generation decodes. With codes
 //! in the cache the same windows are decoded with numbers too, and windows are compared in pairs.
+//! With a threshold of attention, windows are as long as the model takes and are read whole, since
+//! steps of one token skip nothing.
 
 use super::asked::{Generation, failure, joined};
+use super::whole;
 use crate::failure::Failure;
 use crate::model::Model;
 use crate::terminal::say;
@@ -22,6 +25,8 @@ use std::path::Path;
 const TOKENS: usize = 2048;
 /// Tokens of the longest window.
 const WINDOW: usize = 256;
+/// The same where windows are read whole.
+const LONGEST_WHOLE: usize = 8192;
 /// Windows that are decoded together.
 const TOGETHER: usize = 8;
 /// The longest file, in bytes.
@@ -34,10 +39,9 @@ struct Judged {
     cache_bytes: u64,
 }
 
-impl Judged {
-    fn perplexity(&self) -> f64 {
-        (self.windows.iter().sum::<f64>() / self.windows.len() as f64).exp()
-    }
+/// Perplexity of windows of one length.
+fn perplexity(windows: &[f64]) -> f64 {
+    (windows.iter().sum::<f64>() / windows.len() as f64).exp()
 }
 
 pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<Exit, Failure> {
@@ -57,7 +61,16 @@ pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<
     let whole = files::read_text(file, LONGEST).map_err(Failure::bad_input)?;
     let mut tokens = text::encode(asked.tokenizer, &whole)?;
     tokens.truncate(asked.arguments.max_tokens.map_or(TOKENS, |tokens| tokens as usize));
-    let window = WINDOW.min(pretrained.context());
+    let threshold = asked.arguments.skipping.threshold;
+    if let (Some(threshold), Some(codes)) = (threshold, asked.codes) {
+        return Err(Failure::bad_input(format!(
+            "--judge: expected --attention-threshold {threshold} or --cache {}, found both; leave \
+             one out, so that the difference is that of the other",
+            codes.name()
+        )));
+    }
+    let longest = threshold.map_or(WINDOW, |_| LONGEST_WHOLE);
+    let window = longest.min(pretrained.context());
     // Windows of one length, so that each weighs the same; a shorter text is one window.
     let window = window.min(tokens.len());
     if window < 2 {
@@ -68,6 +81,25 @@ pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<
         )));
     }
     let windows: Vec<Vec<u32>> = tokens.chunks_exact(window).map(<[u32]>::to_vec).collect();
+    if let Some(threshold) = threshold {
+        let read = |threshold| whole::read(asked, (pretrained, &windows), threshold, stop);
+        let (skipping, full) = (read(Some(threshold))?, read(None)?);
+        let [with, before] = [&skipping.means, &full.means].map(|means| perplexity(means));
+        let (loss, told) = compared(&skipping.means, &full.means);
+        let count = format!("{} windows of {window} tokens", windows.len());
+        let skipped = skipping.skipped_percent;
+        let line = format!(
+            "perplexity {with:.4} with {skipped:.1} % of tiles skipped, {before:.4} with \
+             all: {:+.3} %{told}, over {count}",
+            loss.percent
+        );
+        let own = json!({
+            "perplexity": with, "windows": windows.len(), "skipped_percent": skipped,
+            "full_perplexity": before, "loss_percent": loss.percent,
+            "loss_interval_percent": loss.interval_percent,
+        });
+        return said(asked, own, line);
+    }
     let caches = Caches::of(TOGETHER.min(windows.len()), window);
     let mut decoder = asked.cached(pretrained, caches)?;
     let of_numbers = asked.codes.map(|codes| Ok((codes, decoder.beside(asked.mode, None)?)));
@@ -77,47 +109,61 @@ pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<
         Some((codes, mut decoder)) => Some((codes, read(&mut decoder, &windows, stop)?)),
         None => None,
     };
-    let perplexity = found.perplexity();
+    let with = perplexity(&found.windows);
     let count = format!("{} tokens in {} windows of {window}", found.tokens, windows.len());
     let Some((codes, float)) = numbers else {
-        return said(asked, &found, json!({}), format!("perplexity {perplexity:.4} over {count}"));
+        let line = format!("perplexity {with:.4} over {count}");
+        return said(asked, facts(&found), line);
     };
-    let pairs = found.windows.iter().zip(&float.windows);
-    let differences: Vec<f64> = pairs.map(|(coded, float)| coded - float).collect();
+    let before = perplexity(&float.windows);
+    let (loss, told) = compared(&found.windows, &float.windows);
+    let own = json!({
+        "float_perplexity": before, "float_cache_bytes": float.cache_bytes,
+        "loss_percent": loss.percent, "loss_interval_percent": loss.interval_percent,
+    });
+    let line = format!(
+        "perplexity {with:.4} with keys and values as {}, {before:.4} with numbers: \
+         {:+.3} %{told}, over {count}; caches take {} and {}",
+        codes.name(),
+        loss.percent,
+        digits::bytes(found.cache_bytes),
+        digits::bytes(float.cache_bytes),
+    );
+    said(asked, joined(facts(&found), own), line)
+}
+
+/// The part of a result that does not depend on a comparison.
+fn facts(found: &Judged) -> serde_json::Value {
+    json!({
+        "perplexity": perplexity(&found.windows), "judged_tokens": found.tokens,
+        "windows": found.windows.len(), "cache_bytes": found.cache_bytes,
+    })
+}
+
+/// Perplexity of one way over another, in percent.
+struct Loss {
+    percent: f64,
+    /// With 95 % confidence; none of a single window.
+    interval_percent: Option<[f64; 2]>,
+}
+
+/// The loss of windows over the same windows read otherwise, and its interval in words.
+fn compared(windows: &[f64], before: &[f64]) -> (Loss, String) {
+    let differences: Vec<f64> =
+        windows.iter().zip(before).map(|(one, other)| one - other).collect();
     let percent = |nats: f64| 100.0 * nats.exp_m1();
-    let loss = 100.0 * (perplexity / float.perplexity() - 1.0);
     let interval = Sorted::new(&differences).and_then(|sorted| sorted.mean_interval());
     let interval = interval.map(|interval| [percent(interval.low), percent(interval.high)]);
     let told = interval.map_or(String::new(), |[low, high]| {
         format!(" [{low:+.3}, {high:+.3}] with 95 % confidence")
     });
-    let own = json!({
-        "float_perplexity": float.perplexity(), "float_cache_bytes": float.cache_bytes,
-        "loss_percent": loss, "loss_interval_percent": interval,
-    });
-    let line = format!(
-        "perplexity {perplexity:.4} with keys and values as {}, {:.4} with numbers: \
-         {loss:+.3} %{told}, over {count}; caches take {} and {}",
-        codes.name(),
-        float.perplexity(),
-        digits::bytes(found.cache_bytes),
-        digits::bytes(float.cache_bytes),
-    );
-    said(asked, &found, own, line)
+    let percent = 100.0 * (perplexity(windows) / perplexity(before) - 1.0);
+    (Loss { percent, interval_percent: interval }, told)
 }
 
-fn said(
-    asked: &Generation<'_>,
-    found: &Judged,
-    own: serde_json::Value,
-    line: String,
-) -> Result<Exit, Failure> {
+fn said(asked: &Generation<'_>, own: serde_json::Value, line: String) -> Result<Exit, Failure> {
     if asked.arguments.json {
-        let figures = json!({
-            "perplexity": found.perplexity(), "judged_tokens": found.tokens,
-            "windows": found.windows.len(), "cache_bytes": found.cache_bytes,
-        });
-        say!("{:#}", joined(asked.facts(), joined(figures, own)))?;
+        say!("{:#}", joined(asked.facts(), own))?;
     } else {
         say!("{line}")?;
     }
