@@ -24,8 +24,10 @@
 //! Long because each row of the table has its way out and its way back side by side.
 
 mod config;
+mod transform;
 
 pub use config::{Words, quantization_config};
+pub use transform::{FieldDifference, TRANSFORMS, field_difference};
 
 use crate::safetensors::can_hold;
 use crate::{FormatError, Tensors};

@@ -74,8 +74,8 @@ pub use quantize::{
     LayerPart, Learning, LossEstimates, MODES, MeanErrors, OutputErrors, OutputLoss, Preparation,
     Quantization, QuantizationMode, Quantized, QuantizedLayer, RangeRule, Rounding, Scheme,
     Skipped, Tables, activation_range, auto_round, awq, awq_folded, complete, correct_biases,
-    declare, equalize, estimate_losses, layers, learn, observe_beside, quantize, rescale, rotate,
-    smooth, smooth_folded,
+    declare, equalize, estimate_losses, layers, learn, observe_beside, quantize, rescale, smooth,
+    smooth_folded,
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use region::{At, CaptureRead, Region, greatest_common_divisor};

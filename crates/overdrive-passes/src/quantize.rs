@@ -7,9 +7,10 @@
 //! - the [`Evidence`](crate::Evidence) of a calibration run.
 //!
 //! It gives a graph whose states begin as codes and scales. Linear layers become `quantized_linear`
-//! with the bias outside. A convolution is computed on the values that its codes stand for. A
-//! scheme of 16 bits has no codes: its layers go to `store` and `precision`. Tables of embeddings
-//! have codes too, by row, in the format that the quantization has for them.
+//! with the bias outside, and with rotated inputs where the scheme says so. A convolution is
+//! computed on the values that its codes stand for. A scheme of 16 bits has no codes: its layers go
+//! to `store` and `precision`. Tables of embeddings have codes too, by row, in the format that the
+//! quantization has for them.
 //!
 //! SmoothQuant, AWQ and cross-layer equalization are passes of their own, before this one. They
 //! move factors between activations and weights, or between layers, and round nothing. AWQ also
@@ -40,11 +41,10 @@ mod modes;
 mod on_cores;
 mod output_errors;
 mod pass;
-mod prepared_inputs;
 mod quantized;
 mod rescale;
 mod rewrite;
-mod rotate;
+mod rotation;
 mod scheme;
 mod smooth;
 mod streams;
@@ -68,6 +68,5 @@ pub use output_errors::{MeanErrors, OutputErrors};
 pub use pass::{complete, quantize};
 pub use quantized::{Quantized, QuantizedLayer};
 pub use rescale::rescale;
-pub use rotate::rotate;
 pub use scheme::{Additions, Biases, Quantization, Rounding, Scheme, Tables};
 pub use smooth::{smooth, smooth_folded};

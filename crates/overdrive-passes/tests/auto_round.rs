@@ -115,10 +115,11 @@ fn a_step_moves_each_weight_against_its_gradient() {
 
 #[test]
 fn the_descent_errs_less_than_gptq_which_errs_less_than_the_nearest() {
-    for mode in ["int4-autoround", "mxfp4-autoround", "nvfp4-autoround"] {
+    let modes = ["int4-autoround", "mxfp4-autoround", "nvfp4-autoround"].map(|mode| (mode, None));
+    for (mode, rotation) in modes.into_iter().chain([("mxfp4-autoround", Some(16))]) {
         let (float, x) = (linears(&[K, 32, 16]), inputs());
         let target = eval_tensors(&float, std::slice::from_ref(&x))[0].clone();
-        let (meant, seen) = (of_mode(mode), evidence(&float, &x));
+        let (meant, seen) = (of_mode(mode).rotated(rotation), evidence(&float, &x));
         let nearest = quantize(&float, &meant.clone().rounded(Rounding::Nearest), &seen).unwrap();
         let gptq = quantize(&float, &meant.clone().rounded(Rounding::Gptq), &seen).unwrap();
         let descent = auto_round(&float, &meant, &seen).unwrap();

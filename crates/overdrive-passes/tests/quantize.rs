@@ -10,7 +10,7 @@ use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{BlockFormat, Builder, DType, Dim, Graph, Init, Tensor, TensorType};
 use overdrive_passes::{
     Evidence, Held, KAxis, Layer, MODES, Preparation, Pruning, Quantization, Rounding, Statistic,
-    awq, bind, compress, equalize, layers, observe, quantize, rotate, smooth, sparsify,
+    awq, bind, compress, equalize, layers, observe, quantize, smooth, sparsify,
 };
 use std::collections::BTreeMap;
 
@@ -93,7 +93,6 @@ fn every_mode_stays_near_the_float_model() {
             Preparation::Smooth(strength) => smooth(&float, &evidence, strength).unwrap(),
             Preparation::Awq => awq(&float, &evidence, &quantization.scheme.weights).unwrap(),
             Preparation::Equalize => equalize(&float, &evidence, &|_| true).unwrap().0,
-            Preparation::Rotate(block) => rotate(&float, block, &|_| true).unwrap(),
             // Loses by itself: judged with the methods of pruning.
             Preparation::Prune(_) => continue,
         };

@@ -22,6 +22,7 @@ mod gpt2;
 mod labels;
 mod language;
 mod llama;
+mod modules;
 mod names;
 mod others;
 mod part;
@@ -155,6 +156,9 @@ impl Pretrained {
             Some(part) => part.declared().clone(),
             None => declared(coding.as_ref(), architecture.whole()?)?,
         };
+        if let Some(coding) = &coding {
+            coding.check_transforms(config, (&facts, &architecture.whole()?, &graph))?;
+        }
         notes.extend(said);
         if stored.stored.contains(&DType::F64) {
             notes.push("weights are stored as f64 and rounded to f32".to_owned());

@@ -4,11 +4,12 @@
 //! from a good one. Invariant: none where a layer has codes that the ecosystem has no words for
 //! (six bits, zero points that are no codes).
 
+use super::transform::{TRANSFORMS, transform_config};
 use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, WeightScales};
-use overdrive_ir::ops::{Linear, SparseLinear, Unpack24};
+use overdrive_ir::ops::{Hadamard, Linear, SparseLinear, Unpack24};
 use overdrive_ir::{DType, Graph, Node, Origin, Prim, Value};
 use serde_json::{Value as Json, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Suffix of a 2:4 sparse weight's name.
 pub(super) const COMPRESSED: &str = ".compressed";
@@ -46,6 +47,7 @@ impl Words<'static> {
 pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
     let sizes = group_sizes(graph);
     let (mut groups, mut ignore, mut sparse) = (Vec::<ConfigGroup>::new(), Vec::new(), Vec::new());
+    let mut rotated: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for node in graph.nodes() {
         let quantized = node.op.composite::<QuantizedLinear>();
         let float = node.op.composite::<Linear>().is_some()
@@ -78,6 +80,9 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
         if words.input_major.contains(&layer) {
             turn(format, &mut weights)?;
         }
+        if let Some(block) = rotation(graph, node.operands[0]) {
+            rotated.entry(block).or_default().push(layer.clone());
+        }
         let activations = activations(graph, node, *op);
         let alike = |g: &&mut ConfigGroup| {
             g.format == format && g.weights == weights && g.activations == activations
@@ -107,6 +112,9 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
         config["ignore"] = ignore.into();
         if !words.input_major.is_empty() {
             config["dequantize"] = true.into();
+        }
+        if let Some(transforms) = transform_config(&rotated) {
+            config[TRANSFORMS] = transforms;
         }
     }
     if !sparse.is_empty() {
@@ -159,6 +167,11 @@ fn layer(graph: &Graph, weight: Value) -> Option<(String, bool)> {
         }
         value = *node.operands.first()?;
     }
+}
+
+/// The size of the blocks in which the input of a layer is rotated, if it is.
+fn rotation(graph: &Graph, input: Value) -> Option<usize> {
+    graph.producer(input)?.op.composite::<Hadamard>().map(|op| op.block)
 }
 
 /// The sizes of groups that layers of the graph have, where a row has several.

@@ -36,6 +36,7 @@ ops! {
     fused::Fused,
     gelu::Gelu,
     global_avg_pool::GlobalAvgPool,
+    hadamard::Hadamard,
     layer_norm::LayerNorm,
     linear::Linear,
     max_pool2d::MaxPool2d,

@@ -156,7 +156,7 @@ impl<'a, 'b> MovingWeight<'a, 'b> {
         let step = b.constant(Tensor::from_f32(counts.to_vec(), &steps));
         let zero = encoded.zero.clone().map(|zero| b.constant(zero));
         let codes = self.rows.quantize(step, zero, scheme.weights.element);
-        let value = codes.dequantize(step, zero).straight_through(self.rows);
+        let value = scheme.rotated(codes.dequantize(step, zero).straight_through(self.rows));
         match (layer.kind, layer.held.order) {
             (LayerKind::Convolution, _) => value.reshape(layer.held.sizes.clone()),
             (LayerKind::Linear, KAxis::InputMajor) => value.t(),
@@ -166,12 +166,13 @@ impl<'a, 'b> MovingWeight<'a, 'b> {
 
     /// The rows after a step along the gradient of the rounded weight.
     fn moved(&self, gradient: Expr<'b>, rate: Expr<'b>) -> Expr<'b> {
-        let layer = &self.prepared.layer;
+        let Prepared { layer, scheme, .. } = self.prepared;
         let gradient = match (layer.kind, layer.held.order) {
             (LayerKind::Convolution, _) => gradient.reshape(layer.shape),
             (LayerKind::Linear, KAxis::InputMajor) => gradient.t(),
             (LayerKind::Linear, KAxis::OutputMajor) => gradient,
         };
+        let gradient = scheme.rotated(gradient);
         let rate = rate.broadcast_in(&self.unit.shape(), &[]);
         let reach = self.unit * REACH;
         let moved = self.rows - gradient.unary(Unary::Sign) * (self.unit * rate);
@@ -198,8 +199,8 @@ fn step(graph: &Graph, layers: &[Prepared]) -> Result<Graph, GraphError> {
                 weights.push(weight);
                 rounded
             }
-            (Some(Prepared { layer, encoded, .. }), None) => {
-                let stored = layer.stored(&encoded.decode());
+            (Some(Prepared { layer, scheme, encoded, .. }), None) => {
+                let stored = layer.stored(&scheme.rotate(encoded.decode()));
                 own(Init::Value(Tensor::from_f64(ty.dtype, ty.shape.clone(), &stored)))
             }
             (None, None) => own(state.init.clone()),

@@ -41,6 +41,10 @@ impl<'a> Coded<'a> {
     /// # Errors
     /// When the layer cannot take the scheme.
     pub(super) fn unloaded(layer: &'a Layer, scheme: &'a Scheme) -> Result<Self, Mismatch> {
+        if scheme.rotation.is_some() && layer.kind != LayerKind::Linear {
+            let expected = "a linear layer, whose inputs a rotation turns";
+            return Err(Mismatch::new(expected, "a convolution"));
+        }
         let format = &scheme.weights;
         let zeros = |dtype: DType, sizes: Vec<usize>| (TensorType::new(dtype, sizes), Init::ZEROS);
         let counts = format.block.counts(layer.shape)?.to_vec();
@@ -99,7 +103,7 @@ impl<'a> Coded<'a> {
                 let of_input = input.into_iter().flat_map(|(scale, zero)| [Some(scale), zero]);
                 let operands: Vec<Expr<'b>> =
                     beside.into_iter().chain(of_input).flatten().collect();
-                let y = x.quantized_linear(self.op(), &operands);
+                let y = self.scheme.rotated(x).quantized_linear(self.op(), &operands);
                 bias.map_or(y, |bias| y + bias)
             }
             LayerKind::Convolution => {

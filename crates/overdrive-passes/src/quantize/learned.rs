@@ -68,6 +68,7 @@ pub fn learn(
 /// Why steps of a scheme are not learnt, if they are not.
 fn not_learnt(scheme: &Scheme) -> Option<String> {
     let reason = match (scheme.weights.symmetry, scheme.weights.scale, scheme.activations) {
+        _ if scheme.rotation.is_some() => "weights are not learnt as a rotation turns them",
         (Symmetry::Asymmetric, _, _) => "zero points of weights are not learnt",
         (_, ScaleFormat::F8e4m3, _) => "scales in two levels are not learnt",
         (_, _, Activations::Blocks(..)) => "activations in blocks have no step to learn",

@@ -20,8 +20,6 @@ pub enum Preparation {
     Awq,
     /// Cross-layer equalization.
     Equalize,
-    /// Hadamard rotations in blocks of this size, of the inputs of linear layers.
-    Rotate(usize),
     /// Pruning to 2:4; weights are stored as what stays of them.
     Prune(Pruning),
 }
@@ -30,7 +28,7 @@ impl Preparation {
     /// The statistics that a calibration run must gather for it.
     pub fn statistics(self) -> &'static [Statistic] {
         match self {
-            Preparation::None | Preparation::Rotate(_) => &[],
+            Preparation::None => &[],
             Preparation::Smooth(_) | Preparation::Equalize => &[Statistic::ChannelMagnitude],
             Preparation::Awq => &[Statistic::Gram],
             Preparation::Prune(pruning) => pruning.statistics(),
@@ -48,6 +46,7 @@ pub struct QuantizationMode {
     weights: BlockFormat,
     activations: Activations,
     rounding: Rounding,
+    rotation: Option<usize>,
     range: RangeRule,
     biases: Biases,
     /// The preparation before rounding.
@@ -61,13 +60,17 @@ impl QuantizationMode {
         weights: BlockFormat,
         activations: Activations,
     ) -> Self {
-        let (rounding, range) = (Rounding::Nearest, RangeRule::MinMax);
+        let (rounding, rotation, range) = (Rounding::Nearest, None, RangeRule::MinMax);
         let (biases, preparation) = (Biases::Kept, Preparation::None);
-        Self { name, summary, weights, activations, rounding, range, biases, preparation }
+        Self { name, summary, weights, activations, rounding, rotation, range, biases, preparation }
     }
 
     const fn rounded(self, rounding: Rounding) -> Self {
         Self { rounding, ..self }
+    }
+
+    const fn rotated(self, block: usize) -> Self {
+        Self { rotation: Some(block), ..self }
     }
 
     const fn ranged(self, range: RangeRule) -> Self {
@@ -84,7 +87,9 @@ impl QuantizationMode {
 
     /// The quantization of each layer.
     pub fn quantization(&self) -> Quantization {
-        let quantization = Quantization::new(self.weights, self.activations).rounded(self.rounding);
+        let quantization = Quantization::new(self.weights, self.activations)
+            .rounded(self.rounding)
+            .rotated(self.rotation);
         // Four bits by row would lose more than all layers do. Training has judged tables in float.
         let has_codes = self.weights.element.bits() <= 8 && !self.is_trained();
         let tables = has_codes.then_some(Tables { format: INT8, least: SMALLEST_TABLE });
@@ -297,7 +302,7 @@ pub const MODES: &[QuantizationMode] = &[
         BlockFormat::mx(DType::F4E2M1, FLOOR),
         Activations::Float,
     )
-    .prepared(Preparation::Rotate(32))
+    .rotated(32)
     .rounded(Rounding::Gptq),
     QuantizationMode::new(
         "nvfp4",
@@ -332,7 +337,7 @@ pub const MODES: &[QuantizationMode] = &[
         BlockFormat::NVFP4,
         Activations::Float,
     )
-    .prepared(Preparation::Rotate(32))
+    .rotated(32)
     .rounded(Rounding::Gptq),
     QuantizationMode::new(
         "qat-int8",

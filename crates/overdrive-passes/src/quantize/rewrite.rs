@@ -7,6 +7,7 @@ use super::layers::{Layer, Skipped, layers, relative_error};
 use super::least_error::least_error;
 use super::on_cores::on_cores;
 use super::quantized::{Quantized, QuantizedLayer};
+use super::rotation::smaller as smaller_rotation;
 use super::{Additions, Quantization, Rounding, Scheme, activation_range, hqq};
 use crate::{Evidence, Statistic};
 use overdrive_ir::ops::Embedding;
@@ -61,6 +62,12 @@ pub(super) fn prepare(
             scheme.weights.block = block;
             simplified.push(Skipped { layer: layer.name.clone(), reason });
         }
+        if let Some((rotation, reason)) =
+            scheme.rotation.and_then(|block| smaller_rotation(&layer, block))
+        {
+            scheme.rotation = rotation;
+            simplified.push(Skipped { layer: layer.name.clone(), reason });
+        }
         if let Some(reason) = cannot_take(&layer, &scheme) {
             skipped.push(Skipped { layer: layer.name, reason });
             continue;
@@ -102,13 +109,14 @@ pub(super) fn conclude(
 ) -> Result<Quantized, GraphError> {
     let report = |prepared: &Prepared| {
         let [codes, beside] = prepared.encoded.bytes();
+        let rows = prepared.scheme.rotate(prepared.layer.rows(graph));
         QuantizedLayer {
             name: prepared.layer.name.clone(),
             scheme: Some(prepared.scheme),
             float_bytes: graph.ty(prepared.layer.state(graph).value).bytes() as u64,
             code_bytes: codes as u64,
             scale_bytes: beside as u64,
-            weight_error: relative_error(&prepared.layer.rows(graph), &prepared.encoded.decode()),
+            weight_error: relative_error(&rows, &prepared.encoded.decode()),
         }
     };
     let weights = |prepared: &Prepared| prepared.layer.shape[0] * prepared.layer.shape[1];
@@ -153,6 +161,12 @@ fn cannot_take(layer: &Layer, scheme: &Scheme) -> Option<String> {
             "blocks of its activations would cross the window of the convolution".to_owned(),
         );
     }
+    if let Some(block) = scheme.rotation.filter(|block| !block.is_power_of_two()) {
+        return Some(format!("expected a rotation in blocks of a power of two, found {block}"));
+    }
+    if let (Some(_), Activations::Static(_)) = (scheme.rotation, scheme.activations) {
+        return Some("the range of its rotated inputs is not observed".to_owned());
+    }
     let refused = scheme.weights.block.counts(layer.shape).err()?;
     Some(format!("expected {}, found {}", refused.expected, refused.found))
 }
@@ -161,7 +175,8 @@ fn cannot_take(layer: &Layer, scheme: &Scheme) -> Option<String> {
 /// a gate and the layer that it gates.
 struct SharedInputs {
     of: Value,
-    rounding: Rounding,
+    /// Their rounding, and the rotation of the inputs.
+    scheme: (Rounding, Option<usize>),
     /// One for each group of channels.
     inputs: Vec<ColumnInputs>,
 }
@@ -171,17 +186,18 @@ impl SharedInputs {
     fn of<'f>(
         last: &'f mut Option<Self>,
         (graph, layer): (&Graph, &Layer),
-        rounding: Rounding,
+        scheme: &Scheme,
         evidence: &Evidence,
     ) -> Result<&'f [ColumnInputs], Mismatch> {
+        let alike = (scheme.rounding, scheme.rotation);
         let of = graph.node(layer.parts[0].node).operands[0];
         // The windows of two convolutions over one value are not the same.
         let kept = last.take().filter(|last| {
-            layer.kind == LayerKind::Linear && (last.of, last.rounding) == (of, rounding)
+            layer.kind == LayerKind::Linear && (last.of, last.scheme) == (of, alike)
         });
         let shared = match kept {
             Some(known) => known,
-            None => Self { of, rounding, inputs: Self::read(layer, rounding, evidence)? },
+            None => Self { of, scheme: alike, inputs: Self::read(layer, scheme, evidence)? },
         };
         Ok(&last.insert(shared).inputs)
     }
@@ -189,7 +205,7 @@ impl SharedInputs {
     /// The statistics of a layer's inputs, by groups of channels.
     fn read(
         layer: &Layer,
-        rounding: Rounding,
+        scheme: &Scheme,
         evidence: &Evidence,
     ) -> Result<Vec<ColumnInputs>, Mismatch> {
         let k = layer.shape[1];
@@ -204,11 +220,12 @@ impl SharedInputs {
                 }
             }
         };
-        let inputs = finite(Statistic::Gram)?.map(|gram| ColumnInputs::of(gram, k));
-        Ok(match rounding {
+        let rotated = |sums| scheme.rotated_sums(sums, k);
+        let inputs = finite(Statistic::Gram)?.map(|gram| ColumnInputs::of(&rotated(gram), k));
+        Ok(match scheme.rounding {
             Rounding::Gptaq => {
                 let drifts = finite(Statistic::Drift)?;
-                inputs.zip(drifts).map(|(inputs, drift)| inputs.drifted(drift)).collect()
+                inputs.zip(drifts).map(|(inputs, drift)| inputs.drifted(&rotated(drift))).collect()
             }
             _ => inputs.collect(),
         })
@@ -246,10 +263,11 @@ fn round(
 ) -> Result<Rounded, Mismatch> {
     let (format, rows) = (&scheme.weights, layer.rows(graph));
     format.check(&rows, layer.shape)?;
+    let rows = scheme.rotate(rows);
     let encoded = match scheme.rounding {
         Rounding::Nearest => format.encode(&rows, layer.shape)?,
         Rounding::Gptq | Rounding::Gptaq | Rounding::AutoRound => {
-            let inputs = SharedInputs::of(shared, (graph, layer), scheme.rounding, evidence)?;
+            let inputs = SharedInputs::of(shared, (graph, layer), scheme, evidence)?;
             let (encoded, meant) = gptq(rows, layer.shape, format, inputs);
             let descends = scheme.rounding == Rounding::AutoRound;
             return Ok((encoded, descends.then_some(meant)));

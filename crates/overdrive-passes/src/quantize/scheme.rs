@@ -16,9 +16,18 @@ pub struct Scheme {
     /// How its weights find their codes.
     #[serde(default)]
     pub rounding: Rounding,
+    /// Size of the blocks in which a linear layer's inputs, and with them its weights, are turned
+    /// by a Hadamard matrix; `None` leaves them as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<usize>,
 }
 
 impl Scheme {
+    /// Codes to the nearest, of weights as they are.
+    pub const fn new(weights: BlockFormat, activations: Activations) -> Self {
+        Self { weights, activations, rounding: Rounding::Nearest, rotation: None }
+    }
+
     /// The 16-bit float format of weights that have no codes: they are rounded to it, and so is the
     /// other operand of each product. `None` of every other scheme.
     pub fn half(&self) -> Option<DType> {
@@ -147,9 +156,8 @@ pub struct Tables {
 impl Quantization {
     /// Every layer alike, to the nearest.
     pub fn new(weights: BlockFormat, activations: Activations) -> Self {
-        let scheme = Scheme { weights, activations, rounding: Rounding::Nearest };
         Self {
-            scheme,
+            scheme: Scheme::new(weights, activations),
             range: RangeRule::MinMax,
             layers: BTreeMap::new(),
             additions: Additions::Free,
@@ -161,6 +169,12 @@ impl Quantization {
     /// The same, rounded so.
     pub fn rounded(mut self, rounding: Rounding) -> Self {
         self.scheme.rounding = rounding;
+        self
+    }
+
+    /// The same, with inputs and weights of linear layers rotated in blocks of this size.
+    pub fn rotated(mut self, rotation: Option<usize>) -> Self {
+        self.scheme.rotation = rotation;
         self
     }
 

@@ -9,7 +9,7 @@ use super::held::{Held, KAxis, LayerKind, Weight};
 use super::layers::{Layer, LayerPart, Skipped, name_of};
 use super::quantized::Quantized;
 use super::rewrite::{conclude, rounded};
-use super::{Quantization, Rounding, Scheme, Tables};
+use super::{Quantization, Scheme, Tables};
 use crate::Evidence;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::ops::{Embedding, Linear};
@@ -105,7 +105,7 @@ impl Table {
             }
             _ => Activations::Float,
         };
-        Some(Scheme { weights, activations, rounding: Rounding::Nearest })
+        Some(Scheme::new(weights, activations))
     }
 }
 

@@ -7,12 +7,16 @@
 //! tensors say it all. Invariant: both say the same, or the folder is refused.
 
 use super::error::PretrainedError;
-use overdrive_formats::compressed_tensors::{self, Words};
+use super::facts::Facts;
+use super::modules::of_modules;
+use overdrive_formats::compressed_tensors::{
+    self, FieldDifference, TRANSFORMS, Words, field_difference,
+};
 use overdrive_formats::huggingface::Config;
 use overdrive_formats::{FormatError, Tensors};
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{BlockFormat, DType, Graph, GraphError, StateDecl, Tensor, TensorType};
-use overdrive_passes::{KAxis, Quantized, Rounding, Scheme, layers};
+use overdrive_passes::{KAxis, Quantized, Scheme, layers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +24,8 @@ use std::path::Path;
 
 /// The field of config.json.
 pub(super) const FIELD: &str = "overdrive";
+/// The field of other programs.
+const QUANTIZATION: &str = "quantization_config";
 
 /// The layers with codes, and the weights whose products are in 16 bits.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -60,14 +66,13 @@ impl Coding {
     /// The coding in config.json, if it has one.
     pub(super) fn read(config: &Config) -> Result<Option<Self>, FormatError> {
         let json = config.to_json();
-        let of_others = json.get("quantization_config").filter(|found| !found.is_null());
+        let of_others = json.get(QUANTIZATION).filter(|found| !found.is_null());
         let Some(own) = json.get(FIELD) else {
             let Some(found) = of_others else { return Ok(None) };
             let method = found.get("quant_method").and_then(Value::as_str).unwrap_or("unknown");
             let expected =
                 "weights in f32, f16 or bf16, or a folder that `overdrive quantize` wrote";
-            let error =
-                config.wrong("quantization_config", expected, &format!("quantized by `{method}`"));
+            let error = config.wrong(QUANTIZATION, expected, &format!("quantized by `{method}`"));
             return Err(error.remedy("take the folder that it was quantized from"));
         };
         let coding: Self = serde_json::from_value(own.clone()).map_err(|error| {
@@ -83,11 +88,7 @@ impl Coding {
         method: &str,
         formats: &BTreeMap<String, BlockFormat>,
     ) -> Result<Self, FormatError> {
-        let scheme = |weights: &BlockFormat| Scheme {
-            weights: *weights,
-            activations: Activations::Float,
-            rounding: Rounding::Nearest,
-        };
+        let scheme = |weights: &BlockFormat| Scheme::new(*weights, Activations::Float);
         let layers = formats.iter().map(|(name, format)| (name.clone(), scheme(format))).collect();
         let found = Self { mode: method.to_owned(), layers, recipe: Value::Null };
         if config.has(FIELD)
@@ -160,9 +161,30 @@ impl Coding {
             };
             (name, tensor)
         });
-        let words = Words { input_major: &layout.turned, packs_bytes: true };
-        let words = compressed_tensors::quantization_config(graph, &words);
+        let words = layout.words(graph);
         Ok((compressed_tensors::stored(file.collect(), words.as_ref()), words))
+    }
+
+    /// Errs unless the words of config.json about rotations are those of `graph`, which has the
+    /// codes declared.
+    pub(super) fn check_transforms(
+        &self,
+        config: &Config,
+        (facts, float, graph): (&Facts, &Graph, &Graph),
+    ) -> Result<(), PretrainedError> {
+        let config_json = config.to_json();
+        let found = &config_json[QUANTIZATION][TRANSFORMS];
+        let words = self.layout(float)?.words(graph).map(|words| of_modules(facts, words));
+        let expected = words.map_or(Value::Null, |mut words| words[TRANSFORMS].take());
+        let Some(FieldDifference { field, expected, found }) = field_difference(&expected, found)
+        else {
+            return Ok(());
+        };
+        let field = format!("{QUANTIZATION}.{TRANSFORMS}{field}");
+        let error = config.wrong(&field, &format!("{expected}, as `{FIELD}` says"), &found);
+        Err(error
+            .remedy("quantize the model again, or take the config.json that was written")
+            .into())
     }
 
     fn layout(&self, float: &Graph) -> Result<CheckpointLayout, GraphError> {
@@ -178,6 +200,14 @@ struct CheckpointLayout {
     turned: BTreeSet<String>,
     /// Those with one output.
     single: BTreeSet<String>,
+}
+
+impl CheckpointLayout {
+    /// The words about a graph for the ecosystem, if there are any.
+    fn words(&self, graph: &Graph) -> Option<Value> {
+        let words = Words { input_major: &self.turned, packs_bytes: true };
+        compressed_tensors::quantization_config(graph, &words)
+    }
 }
 
 /// The type under which the file holds a state in another layout than ours. The matrices of a

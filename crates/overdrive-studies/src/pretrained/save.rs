@@ -8,7 +8,9 @@
 //! graph (another task's head) are kept.
 
 use super::coding::FIELD;
+use super::modules::of_modules;
 use super::{Coding, Pretrained, PretrainedError};
+use overdrive_formats::compressed_tensors::TRANSFORMS;
 use overdrive_formats::{Tensors, huggingface};
 use overdrive_ir::{DType, Graph, Init, StateDecl, Tensor};
 use serde_json::{Value, json};
@@ -43,7 +45,8 @@ impl Pretrained {
                     );
                 }
                 notes.extend(of_experts(&words, &coding.mode));
-                self.of_modules(words)
+                notes.extend(of_rotations(&words));
+                of_modules(&self.architecture.facts(), words)
             }
             None if coding.coded().next().is_none() => {
                 // No codes: a plain checkpoint, which needs no words of compressed-tensors.
@@ -142,47 +145,6 @@ impl Pretrained {
             None => name,
         }
     }
-
-    /// The words of compressed-tensors about the modules of `transformers`. They are classes where
-    /// all layers are alike, else patterns, since modules have a prefix more or less by the class
-    /// that is loaded.
-    fn of_modules(&self, mut words: Value) -> Value {
-        let facts = self.architecture.facts();
-        let pattern = |bare: String| json!(format!("re:(.*\\.)?{}$", bare.replace('.', "\\.")));
-        let patterns = |names: &Value| -> Vec<Value> {
-            let names = names.as_array().map(Vec::as_slice).unwrap_or_default();
-            let modules =
-                names.iter().filter_map(Value::as_str).flat_map(|name| facts.modules(name));
-            modules.map(pattern).collect()
-        };
-        let turned = words["dequantize"] == true;
-        let Some(groups) = words["config_groups"].as_object_mut() else { return words };
-        let alike = groups.len() == 1 && !turned;
-        for group in groups.values_mut() {
-            group["targets"] =
-                if alike { json!(["Linear"]) } else { patterns(&group["targets"]).into() };
-        }
-        // A head that shares the embedding is a module of its own all the same.
-        let mut ignore: Vec<Value> =
-            facts.head.filter(|_| facts.tied).map(|head| json!(head)).into_iter().collect();
-        let is_table = |name: &Value| {
-            facts
-                .tokens
-                .and_then(|table| table.strip_suffix(".weight"))
-                .is_some_and(|table| name == table)
-        };
-        let names = words["ignore"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let left: Value = names.iter().filter(|name| !is_table(name)).cloned().collect();
-        match (facts.newer_names.is_empty(), left) {
-            (true, Value::Array(names)) => ignore.extend(names),
-            (_, names) => ignore.extend(patterns(&names)),
-        }
-        let escaped = |head: &&str| head.trim_end_matches('.').replace('.', "\\.");
-        ignore
-            .extend(facts.other_heads.iter().map(|head| json!(format!("re:{}.*", escaped(head)))));
-        words["ignore"] = ignore.into();
-        words
-    }
 }
 
 /// Says the format of weights without codes, in the word that config.json has for it.
@@ -190,6 +152,16 @@ fn in_half(config: &mut Value, half: DType) {
     let name = if half == DType::BF16 { "bfloat16" } else { "float16" };
     let word = if config.get("dtype").is_some() { "dtype" } else { "torch_dtype" };
     config[word] = name.into();
+}
+
+/// Who cannot read rotated inputs. `transformers` 5.24 passes `transform_config` over in silence.
+fn of_rotations(words: &Value) -> Option<String> {
+    words.get(TRANSFORMS)?;
+    Some(
+        "`transformers` 5 leaves out the rotation of inputs and computes wrong outputs, vLLM and \
+         Overdrive read it"
+            .to_owned(),
+    )
 }
 
 /// Who cannot read the experts of a mixture in these formats.

@@ -45,9 +45,11 @@ impl Pretrained {
     /// # Errors
     /// When a layer has codes of another format, or only some of the joined layers have codes.
     pub fn joined_scales(&self, graph: Graph, coding: &Coding) -> Result<Graph, PretrainedError> {
-        let other = |scheme: &overdrive_passes::Scheme| scheme.weights != BlockFormat::NVFP4;
+        let other = |scheme: &overdrive_passes::Scheme| {
+            scheme.weights != BlockFormat::NVFP4 || scheme.rotation.is_some()
+        };
         if let Some((layer, _)) = coding.layers.iter().find(|(_, scheme)| other(scheme)) {
-            let found = "another format";
+            let found = "another format, or rotated inputs";
             return Err(refused(layer, "codes of nvfp4 in blocks of 16", found).into());
         }
         let (all, _) = layers(&self.architecture.whole()?)?;

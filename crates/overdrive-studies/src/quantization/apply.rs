@@ -16,7 +16,7 @@ use overdrive_ir::{Backend, Graph, GraphError, Tensor};
 use overdrive_passes::{
     Additions, Biases, Layer, LayerKind, OutputErrors, Preparation, Quantization, Quantized,
     QuantizedLayer, Skipped, Statistic, awq, awq_folded, complete, compress, correct_biases,
-    equalize, layers, quantize, rotate, smooth, smooth_folded, sparsify,
+    equalize, layers, quantize, smooth, smooth_folded, sparsify,
 };
 
 /// The template's graph, prepared and quantized, with dimensions still unbound. Values are observed
@@ -102,14 +102,6 @@ fn coded(
             unmoved = left;
             moved
         }
-        Preparation::Rotate(_) if in_place => {
-            return Err(Failure::failed(
-                "a rotation is a product before each layer, for which files of ONNX and folders \
-                 in Hugging Face's format have no place: expected a built-in model or a folder of \
-                 ours; take a mode that ends in `-gptaq`",
-            ));
-        }
-        Preparation::Rotate(block) => rotate(graph, block, &among).map_err(failed)?,
         Preparation::Prune(pruning) => {
             let sparse = sparsify(graph, pruning, &seen).map_err(failed)?;
             (pruned, unpruned) = (sparse.layers, sparse.skipped);
@@ -229,7 +221,6 @@ fn unprepared(preparation: Preparation, found: &[Layer], made: &Quantized) -> Ve
         Preparation::None | Preparation::Equalize | Preparation::Prune(_) => return vec![],
         Preparation::Smooth(_) => "SmoothQuant scales",
         Preparation::Awq => "AWQ scales",
-        Preparation::Rotate(_) => "a rotation turns",
     };
     let quantized = |layer: &&Layer| made.layers.iter().any(|other| other.name == layer.name);
     let convolutions =

@@ -38,6 +38,7 @@ mod quantize_gguf;
 mod quantize_halves;
 mod quantize_peers;
 mod quantize_published;
+mod quantize_rotated;
 #[cfg(target_os = "linux")]
 mod ranks;
 mod recipes;

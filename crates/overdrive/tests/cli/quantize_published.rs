@@ -167,14 +167,6 @@ fn every_mode_writes_what_it_reads() {
 }
 
 #[test]
-fn rotations_are_refused_where_no_node_has_a_place() {
-    let folder = Folder::new();
-    quantize(&folder, &fixture("llama"), "--mode nvfp4-rotated --data words.txt -o small")
-        .ends(2, &["Hugging Face's format have no place", "`-gptaq`"]);
-    assert!(!folder.path("small").exists());
-}
-
-#[test]
 fn a_published_model_is_rounded_towards_the_float_one() {
     let folder = Folder::new();
     quantize(&folder, &fixture("llama"), "--mode int4-gptaq --data words.txt -o small")

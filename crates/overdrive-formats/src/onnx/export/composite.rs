@@ -7,10 +7,10 @@ use overdrive_ir::ops::avg_pool2d::{Padding, Pool2d};
 use overdrive_ir::ops::batch_norm::Statistics;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::ops::{
-    Attention, AvgPool2d, BatchNorm, Conv2d, Embedding, Gelu, GlobalAvgPool, LayerNorm, Linear,
-    MaxPool2d, Relu, RmsNorm, Silu, Softmax,
+    Attention, AvgPool2d, BatchNorm, Conv2d, Embedding, Gelu, GlobalAvgPool, Hadamard, LayerNorm,
+    Linear, MaxPool2d, Relu, RmsNorm, Silu, Softmax,
 };
-use overdrive_ir::{Node, Operation};
+use overdrive_ir::{Node, Operation, Tensor};
 
 /// Types of a node, and whether a result of it is used.
 type About<'a> = (&'a Signature, &'a dyn Fn(usize) -> bool);
@@ -96,6 +96,15 @@ fn standard(op: &Operation, w: &mut Writer, x: &[String], (types, _): About<'_>)
             Some(bias) => w.one("Add", &[&product, bias], vec![]),
             None => product,
         });
+    }
+    if let Some(hadamard) = op.composite::<Hadamard>() {
+        let (sizes, block) = (types.sizes(0), hadamard.block);
+        let dtype = types.operands[0].dtype;
+        let matrix = Tensor::from_f64(dtype, [block, block], &hadamard.matrix());
+        let matrix = w.shared(&format!("hadamard_{block}_{dtype}"), &matrix).ok()?;
+        let rows = w.reshape(operands[0], &[sizes.iter().product::<usize>() / block, block]);
+        let product = w.one("MatMul", &[&rows, &matrix], vec![]);
+        return Some(w.reshape(&product, &sizes));
     }
     if op.composite::<Embedding>().is_some() {
         // Ours clamps; ONNX counts negative indices from the end.

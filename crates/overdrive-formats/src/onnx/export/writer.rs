@@ -23,6 +23,8 @@ pub(in crate::onnx) struct Writer {
     pub(in crate::onnx) steps: HashMap<String, (String, DType)>,
     /// The states that the file holds packed.
     pub(in crate::onnx) packed: Packings,
+    /// Constants that several nodes read, by what they are.
+    shared: HashMap<String, String>,
     taken: HashSet<String>,
     values: usize,
     scope: String,
@@ -145,6 +147,20 @@ impl Writer {
             ..attribute("value", AttributeType::Tensor)
         };
         Ok(self.one("Constant", &[], vec![value]))
+    }
+
+    /// A constant that is written once, whoever reads it; `what` tells it from others.
+    pub(in crate::onnx) fn shared(
+        &mut self,
+        what: &str,
+        tensor: &Tensor,
+    ) -> Result<String, Unsaid> {
+        if let Some(name) = self.shared.get(what) {
+            return Ok(name.clone());
+        }
+        let name = self.tensor(tensor)?;
+        self.shared.insert(what.to_owned(), name.clone());
+        Ok(name)
     }
 
     /// A list of i64.

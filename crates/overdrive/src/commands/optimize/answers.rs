@@ -21,12 +21,7 @@ impl Machine for OwnMachine<'_> {
             Effort::Normal => !mode.is_trained() && !takes_minutes(mode),
             Effort::High => !mode.is_trained() || self.samples.parts.is_some(),
         });
-        // Files of published models have no place for the product of a rotation.
-        let rotates = |mode: &QuantizationMode| {
-            let in_place = is_in_place(&self.subject.quantization(mode.quantization()));
-            !(in_place && matches!(mode.preparation, Preparation::Rotate(_)))
-        };
-        let mut tried: Vec<&QuantizationMode> = tried.filter(|mode| rotates(mode)).collect();
+        let mut tried: Vec<&QuantizationMode> = tried.collect();
         // A step of decoding reads every weight for one token: fewest bits are most promising.
         if self.step.is_some() {
             tried.sort_by_key(|mode| mode.quantization().scheme.weights.element.bits());
@@ -146,16 +141,16 @@ impl OwnMachine<'_> {
             Preparation::None | Preparation::Equalize => "",
             Preparation::Smooth(_) | Preparation::Awq if is_in_place(&quantization) => "",
             Preparation::Smooth(_) | Preparation::Awq => ", inputs multiplied",
-            Preparation::Rotate(_) => ", inputs rotated",
             Preparation::Prune(_) => ", 2:4 sparse",
         };
         let scheme = quantization.scheme;
-        let format = format!("{:?} by {:?}{adds}", scheme.weights, scheme.activations);
+        let turned = if scheme.rotation.is_some() { ", inputs rotated" } else { "" };
+        let format = format!("{:?} by {:?}{adds}{turned}", scheme.weights, scheme.activations);
         // These leave the function of all layers as it is, also of those that stay in float.
         let keeps_all = match mode.preparation {
             Preparation::None | Preparation::Equalize => true,
             Preparation::Smooth(_) => is_in_place(&quantization),
-            Preparation::Awq | Preparation::Rotate(_) | Preparation::Prune(_) => false,
+            Preparation::Awq | Preparation::Prune(_) => false,
         };
         let mixes = keeps_all
             && !mode.is_trained()

@@ -50,7 +50,8 @@ impl Layout {
         }
     }
 
-    /// Whether it holds the codes of a mode: of four bits, symmetric, alone, or those of NVFP4.
+    /// Whether it holds the codes of a mode: of four bits, symmetric, alone, or those of NVFP4. No
+    /// layout has a word for a rotation.
     pub(in crate::commands) fn holds(self, mode: &QuantizationMode) -> bool {
         let scheme = mode.quantization().scheme;
         let weights = scheme.weights;
@@ -63,7 +64,7 @@ impl Layout {
             }
             Self::ModelOpt => weights == BlockFormat::NVFP4,
         };
-        is_held && scheme.activations == Activations::Float
+        is_held && scheme.activations == Activations::Float && scheme.rotation.is_none()
     }
 
     /// Writes the folder; gives notes on which programs can read it.
