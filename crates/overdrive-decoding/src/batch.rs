@@ -38,22 +38,20 @@ pub fn generate_all(
         return Ok(made);
     }
     // The token that comes next, where its sequence goes on with it.
-    let mut pick =
-        |prompt: usize, text: &mut Generated, next: Next<'_>| -> Result<Option<u32>, DecodeError> {
-            let index = text.tokens.len();
-            let token = match next {
-                Next::Logits(logits) => chooser.pick(logits, (prompt, index))?,
-                Next::Token(token) => Some(token.ok_or(DecodeError::NoNumber(index))?),
-            };
-            let Some(token) = token else { return Ok(None) };
-            text.times_ns.push(clock.now_ns() - start);
-            if limits.ends.contains(&token) {
-                return Ok(None);
-            }
-            text.tokens.push(token);
-            chooser.hear(each(prompt, token));
-            Ok((text.tokens.len() < limits.tokens).then_some(token))
-        };
+    let mut pick = |prompt: usize,
+                    text: &mut Generated,
+                    (after, place): (&After, usize)|
+     -> Result<Option<u32>, DecodeError> {
+        let token = after.token(place, chooser, (prompt, text.tokens.len()))?;
+        let Some(token) = token else { return Ok(None) };
+        text.times_ns.push(clock.now_ns() - start);
+        if limits.ends.contains(&token) {
+            return Ok(None);
+        }
+        text.tokens.push(token);
+        chooser.hear(each(prompt, token));
+        Ok((text.tokens.len() < limits.tokens).then_some(token))
+    };
     let mut waiting: VecDeque<usize> = (0..prompts.len()).collect();
     let mut running: Vec<Option<Running>> = Vec::new();
     running.resize_with(decoder.sequences(), || None);
@@ -69,7 +67,8 @@ pub fn generate_all(
                     logits => logits?,
                 };
                 waiting.pop_front();
-                let next = pick(prompt, &mut made[prompt], Next::Logits(&logits))?;
+                let after = After::Logits(logits, 1);
+                let next = pick(prompt, &mut made[prompt], (&after, 0))?;
                 running[sequence] = next.map(|last| Running { prompt, last });
             }
             if running[sequence].is_none() {
@@ -79,19 +78,21 @@ pub fn generate_all(
         if !chooser.goes_on() || running.iter().all(Option::is_none) {
             break;
         }
-        let after = match chooser.is_greedy() {
-            true => After::Tokens(step(decoder, &mut running, &mut waiting, |decoder, tokens| {
+        let after = if chooser.is_greedy() {
+            let choose = |decoder: &mut CachedDecoder<'_>, tokens: &[Option<u32>]| {
                 decoder.likeliest_of(tokens, 1)
-            })?),
-            false => After::Logits(step(decoder, &mut running, &mut waiting, CachedDecoder::step)?),
+            };
+            After::Tokens(step(decoder, &mut running, &mut waiting, choose)?)
+        } else {
+            let logits = step(decoder, &mut running, &mut waiting, CachedDecoder::step)?;
+            After::Logits(logits, running.len())
         };
-        let sequences = running.len();
         for (sequence, place) in running.iter_mut().enumerate() {
             if !chooser.goes_on() {
                 break;
             }
             if let Some(Running { prompt, .. }) = *place {
-                let next = pick(prompt, &mut made[prompt], after.of(sequence, sequences))?;
+                let next = pick(prompt, &mut made[prompt], (&after, sequence))?;
                 *place = next.map(|last| Running { prompt, last });
                 if next.is_none() {
                     decoder.leave(sequence);
@@ -102,27 +103,28 @@ pub fn generate_all(
     Ok(made)
 }
 
-/// The outcome of a step for a sequence.
-enum Next<'a> {
-    Logits(&'a [f32]),
-    /// None where logits are no numbers.
-    Token(Option<u32>),
-}
-
-/// The same for all of them.
+/// The outcome of a step for all sequences, in their order.
 enum After {
-    Logits(Vec<f32>),
+    /// `[S, V]`, with S.
+    Logits(Vec<f32>, usize),
+    /// None where logits are no numbers.
     Tokens(Vec<Option<u32>>),
 }
 
 impl After {
-    fn of(&self, sequence: usize, sequences: usize) -> Next<'_> {
+    /// The next token of the sequence at a place; `None` where all end instead.
+    fn token(
+        &self,
+        place: usize,
+        chooser: &Chooser<'_>,
+        (prompt, index): (usize, usize),
+    ) -> Result<Option<u32>, DecodeError> {
         match self {
-            Self::Logits(all) => {
+            Self::Logits(all, sequences) => {
                 let width = all.len() / sequences;
-                Next::Logits(&all[sequence * width..][..width])
+                chooser.pick(&all[place * width..][..width], (prompt, index))
             }
-            Self::Tokens(all) => Next::Token(all[sequence]),
+            Self::Tokens(all) => all[place].map(Some).ok_or(DecodeError::NoNumber(index)),
         }
     }
 }

@@ -10,10 +10,10 @@
 //! Invariant: no byte of a cache behind a sequence's present position, and none of another
 //! sequence, reaches its logits.
 
-use super::likeliest::{Choosing, MOST};
+use super::likeliest::{Choosing, MOST, write_integers};
 use super::pages::PagePool;
 use super::{DecodeError, Decoder, LanguageModel};
-use overdrive_ir::{Backend, Buffer, DType, Graph, Mode, Session, State, Tensor, Tuning};
+use overdrive_ir::{Backend, Buffer, DType, Graph, Mode, Session, State, Tuning};
 use overdrive_models::{CacheCodes, Caches, Pages, Span};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -155,11 +155,7 @@ impl<'a> CachedDecoder<'a> {
         self.compile(span)?;
         let CachedSession { session, inputs, outputs } =
             self.compiled.get_mut(&span).expect("it was compiled above");
-        for (input, values) in inputs.iter_mut().zip(given) {
-            let values: Vec<i128> = values.iter().map(|&value| value as i128).collect();
-            let tensor = Tensor::from_ints(input.ty.dtype, input.ty.shape.clone(), &values);
-            self.backend.write(input, &tensor)?;
-        }
+        write_integers(self.backend, inputs, given)?;
         session.run(self.state.with(inputs, outputs))?.wait()?;
         Ok(self.backend.download(&outputs[0])?.to_f32())
     }

@@ -5,8 +5,8 @@
 
 use crate::DecodeError;
 use overdrive_ir::{
-    Backend, Buffer, Builder, Compare, DType, Graph, GraphError, Mode, Reducer, Session, State,
-    Tensor, TensorType, Tuning,
+    Backend, BackendError, Buffer, Builder, Compare, DType, Graph, GraphError, Mode, Port, Reducer,
+    Session, State, Tensor, TensorType, Tuning,
 };
 
 /// Most tokens of each sequence that are chosen before the host looks.
@@ -30,7 +30,7 @@ pub(crate) struct Choosing {
 fn chosen(step: &Graph, capacity: usize) -> Result<Graph, GraphError> {
     let b = Builder::new(step.name());
     let map = b.append(step)?;
-    let of = |port: &overdrive_ir::Port| map[port.value.0 as usize];
+    let of = |port: &Port| map[port.value.0 as usize];
     let [x, position] = ["x", "position"].map(|name| of(&step.inputs()[place(step, name)]));
     let logits = of(&step.outputs()[0]);
     let [sequences, vocabulary] = [0, 1].map(|axis| logits.size(axis));
@@ -39,8 +39,8 @@ fn chosen(step: &Graph, capacity: usize) -> Result<Graph, GraphError> {
     let places = b.iota(DType::I32, [sequences, vocabulary], 1);
     let none = places.constant(vocabulary as f64);
     let largest = logits.reduce_keep(Reducer::Max, &[1]);
-    let place = logits.compare(Compare::Eq, largest).select(places, none);
-    let first = place.reduce_keep(Reducer::Min, &[1]);
+    let of_largest = logits.compare(Compare::Eq, largest).select(places, none);
+    let first = of_largest.reduce_keep(Reducer::Min, &[1]);
     let [low, high] = [f64::NEG_INFINITY, f64::INFINITY].map(|end| largest.constant(end));
     let below = largest.compare(Compare::Lt, high).select(first, none);
     let token = largest.compare(Compare::Gt, low).select(below, none);
@@ -58,6 +58,20 @@ fn chosen(step: &Graph, capacity: usize) -> Result<Graph, GraphError> {
     b.finish()
 }
 
+/// Fills these inputs with integers, one list for each; an empty list leaves its input as it is.
+pub(crate) fn write_integers(
+    backend: &dyn Backend,
+    inputs: &mut [Buffer],
+    given: &[&[usize]],
+) -> Result<(), BackendError> {
+    for (input, values) in inputs.iter_mut().zip(given).filter(|(_, list)| !list.is_empty()) {
+        let values: Vec<i128> = values.iter().map(|&value| value as i128).collect();
+        let tensor = Tensor::from_ints(input.ty.dtype, input.ty.shape.clone(), &values);
+        backend.write(input, &tensor)?;
+    }
+    Ok(())
+}
+
 fn place(graph: &Graph, input: &str) -> usize {
     let found = graph.inputs().iter().position(|port| port.name == input);
     found.expect("a step has this input")
@@ -72,7 +86,7 @@ impl Choosing {
     ) -> Result<Self, DecodeError> {
         let graph = chosen(step, capacity)?;
         let session = backend.compile(&graph, mode, &Tuning::default())?.session()?;
-        let buffer = |port: &overdrive_ir::Port| backend.output(graph.ty(port.value));
+        let buffer = |port: &Port| backend.output(graph.ty(port.value));
         let inputs = graph.inputs().iter().map(buffer).collect::<Result<_, _>>()?;
         let [x, position, made] = [0, 1, 2].map(|at| buffer(&graph.outputs()[at]));
         let handed = ["x", "position", "made"].map(|name| place(&graph, name));
@@ -88,11 +102,7 @@ impl Choosing {
         given: &[&[usize]],
         steps: usize,
     ) -> Result<Vec<Option<u32>>, DecodeError> {
-        for (input, values) in self.inputs.iter_mut().zip(given).filter(|(_, v)| !v.is_empty()) {
-            let values: Vec<i128> = values.iter().map(|&value| value as i128).collect();
-            let tensor = Tensor::from_ints(input.ty.dtype, input.ty.shape.clone(), &values);
-            backend.write(input, &tensor)?;
-        }
+        write_integers(backend, &mut self.inputs, given)?;
         let mut under_way = Vec::with_capacity(steps);
         for _ in 0..steps {
             under_way.push(self.session.run(state.with(&self.inputs, &mut self.outputs))?);

@@ -30,8 +30,9 @@ impl Cut {
     /// the keys then, from the L2. A cluster takes two barriers, and eight rows many instructions:
     /// 7.2 us for 128 keys on an H200.
     const SHORT: usize = 1024;
-    /// Keys of a block that is one of few in a cluster.
+    /// Fewest keys of a block, as long as a cluster can have more blocks.
     const KEYS: usize = 32;
+    /// The same of few keys.
     const KEYS_OF_SHORT: usize = 256;
     /// Blocks that fill a large GPU.
     const BLOCKS: usize = 132;
