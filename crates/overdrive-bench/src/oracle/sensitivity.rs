@@ -4,6 +4,16 @@
 //! attention, for example, a row is the mean of as many values as it sees keys. One scale for all
 //! would judge an element of a large row by the size of small ones.
 
+/// How often the responses of outputs are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Draws {
+    /// As often as the values of a row need, if each is a draw of its own.
+    Few,
+    /// Often enough for a row whose values all answer to one rounding, as those of a query that
+    /// sees one key do.
+    Many,
+}
+
 /// Responses of one output: what a random relative error of size 1, made wherever a number is
 /// rounded, comes to there.
 #[derive(Debug, Clone, PartialEq)]

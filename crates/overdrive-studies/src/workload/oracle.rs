@@ -76,8 +76,8 @@ impl Workload {
                     .outputs(&perturbed(&part(inputs), by))
             })
         } else if reference.is_perturbable() {
-            oracle.with_sensitivities(move |inputs, expected| {
-                reference.sensitivities(&part(inputs), expected)
+            oracle.with_sensitivities(move |inputs, expected, draws| {
+                reference.sensitivities(&part(inputs), expected, draws)
             })
         } else {
             oracle
