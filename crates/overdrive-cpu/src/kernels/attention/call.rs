@@ -11,6 +11,7 @@ use overdrive_ir::plan::{KernelCall, KernelOp};
 use overdrive_ir::{DType, OpRef, Plan};
 
 use super::dropout::Dropping;
+use super::few::{FewQueries, are_few};
 use super::function::{Functions, ScoreBlockShape};
 use super::head_rows::HeadRows;
 use super::reach::{Reach, SKIPPED_KEYS, block_of, skipped_queries};
@@ -43,7 +44,11 @@ fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnabl
         return Err(Unsupported::new("attention over views that run backwards has no kernel"));
     }
     let attention = op.downcast::<Attention>().expect("the table is by name");
+    let (is_few, how) = (are_few(attention, call), (attention, false));
     Ok(match call.operands[0].ty.dtype {
+        DType::F32 if is_few => Box::new(FewQueries::<f32>::new(plan, call, how)?),
+        DType::F16 if is_few => Box::new(FewQueries::<f16>::new(plan, call, how)?),
+        DType::BF16 if is_few => Box::new(FewQueries::<bf16>::new(plan, call, how)?),
         DType::F64 => Box::new(CompiledAttention::<f64>::new(plan, call, attention)?),
         DType::F32 => Box::new(CompiledAttention::<f32>::new(plan, call, attention)?),
         DType::F16 => Box::new(CompiledAttention::<f16>::new(plan, call, attention)?),

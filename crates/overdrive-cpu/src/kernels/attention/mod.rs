@@ -9,7 +9,8 @@
 //! are vector lanes. Keys that a mask hides from a whole panel are not computed. Score and mask
 //! functions run over the scores of a panel as fused loops do (`function`). `task` is one tile,
 //! `call` the compiled step, `dropout` what is drawn of the weights. The gradients are `grad`,
-//! `grad_shape` and `grad_task`. `coded` is attention over keys and values that are codes.
+//! `grad_shape` and `grad_task`. Few queries have no tiles (`few`), and `coded` is attention over
+//! keys and values that are codes.
 //! `threshold` skips tiles whose scores are far below the largest.
 //!
 //! Sources: Dao et al., FlashAttention, arXiv:2205.14135; Milakov and Gimelshein, "Online
@@ -20,14 +21,15 @@
 
 mod call;
 mod coded;
-mod coded_passes;
 mod dropout;
+mod few;
 mod function;
 mod grad;
 mod grad_shape;
 mod grad_task;
 mod head_rows;
 mod reach;
+mod row_passes;
 mod softmax;
 mod task;
 mod threshold;

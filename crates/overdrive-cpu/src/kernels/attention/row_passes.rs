@@ -1,11 +1,13 @@
-//! The passes of a query over a block of coded keys and values: products, weights, weighted sums.
+//! The passes of a query over a block of keys and values as they lie: products, weights, weighted
+//! sums. Rows are of floats, or of codes with a scale each.
 //!
 //! One source serves every instruction set, in forms that vectorise. Sums run in as many lanes as
-//! the widest registers have. Codes are widened by arithmetic, not by a table.
+//! the widest registers have. Numbers are widened by arithmetic, not by a table.
 #![allow(unsafe_code)] // Kernels on raw operands, as `LaneKernel::run` allows.
 
 use std::marker::PhantomData;
 
+use half::{bf16, f16};
 use overdrive_ir::DType;
 
 use crate::loops::isa::{Ahead, Isa, LaneEntry, LaneKernel, Level, Operands, for_level};
@@ -17,39 +19,41 @@ const LANES: usize = 16;
 /// Channels whose sums stay in registers while a block of values passes.
 const WIDE: usize = 4 * LANES;
 
-/// Rows of codes of one head, and their scales.
+/// Rows of one head.
 #[derive(Clone, Copy)]
-pub(super) struct CodedRows {
-    pub(super) codes: *const u8,
-    /// From one row to the next.
+pub(super) struct Rows {
+    pub(super) start: *const u8,
+    /// Bytes from one row to the next.
     pub(super) row: usize,
     pub(super) channels: usize,
-    pub(super) scales: *const f32,
+    /// Of codes, the scale of each row.
+    pub(super) scales: Option<*const f32>,
     /// From one scale to the next.
     pub(super) scale_row: usize,
 }
 
-impl CodedRows {
+impl Rows {
     /// The rows from one on.
     pub(super) fn from(self, row: usize) -> Self {
-        let codes = self.codes.wrapping_add(row * self.row);
-        Self { codes, scales: self.scales.wrapping_add(row * self.scale_row), ..self }
+        let start = self.start.wrapping_add(row * self.row);
+        let scales = self.scales.map(|scales| scales.wrapping_add(row * self.scale_row));
+        Self { start, scales, ..self }
     }
 
     /// # Safety
-    /// The row exists, and nobody writes it meanwhile.
+    /// The row exists, is of these numbers, and nobody writes it meanwhile.
     #[inline(always)]
-    unsafe fn codes<'a>(&self, row: usize) -> &'a [u8] {
+    unsafe fn numbers<'a, N: Number>(&self, row: usize) -> &'a [N] {
         // SAFETY: the row has its channels.
-        unsafe { std::slice::from_raw_parts(self.codes.add(row * self.row), self.channels) }
+        unsafe { std::slice::from_raw_parts(self.start.add(row * self.row).cast(), self.channels) }
     }
 
     /// # Safety
-    /// The row exists, and nobody writes it meanwhile.
+    /// The row exists, and nobody writes its scale meanwhile.
     #[inline(always)]
     unsafe fn scale(&self, row: usize) -> f32 {
         // SAFETY: the row has its scale.
-        unsafe { *self.scales.add(row * self.scale_row) }
+        self.scales.map_or(1.0, |scales| unsafe { *scales.add(row * self.scale_row) })
     }
 }
 
@@ -66,48 +70,51 @@ pub(super) struct Weighing {
 }
 
 impl Weighing {
-    pub(super) fn new(factor: f32) -> Self {
+    pub(super) const fn new(factor: f32) -> Self {
         Self { max: f32::NEG_INFINITY, sum: 0.0, shrink: 1.0, factor }
     }
 }
 
 /// The passes, on the best instruction set of this CPU.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CodedPasses {
+pub(super) struct RowPasses {
     products: LaneEntry,
     weigh: LaneEntry,
     sum: LaneEntry,
 }
 
-impl CodedPasses {
-    /// Those over codes of a type; `None` where codes of it have no kernel.
-    pub(super) fn of(codes: DType) -> Option<Self> {
-        Self::at_level(codes, Level::best())
+impl RowPasses {
+    /// Those over numbers of a type; `None` where rows of it have no kernel.
+    pub(super) fn of(numbers: DType) -> Option<Self> {
+        Self::at_level(numbers, Level::best())
     }
 
-    fn at_level(codes: DType, level: Level) -> Option<Self> {
-        fn entries<I: Isa>(codes: DType) -> Option<CodedPasses> {
-            fn of<I: Isa, C: Code>() -> CodedPasses {
-                CodedPasses {
-                    products: I::entry::<Products<C>>(),
+    fn at_level(numbers: DType, level: Level) -> Option<Self> {
+        fn entries<I: Isa>(numbers: DType) -> Option<RowPasses> {
+            fn of<I: Isa, N: Number>() -> RowPasses {
+                RowPasses {
+                    products: I::entry::<Products<N>>(),
                     weigh: I::entry::<Weigh>(),
-                    sum: I::entry::<WeightedSum<C>>(),
+                    sum: I::entry::<WeightedSum<N>>(),
                 }
             }
-            match codes {
-                DType::I8 => Some(of::<I, Integer>()),
-                DType::F8E4M3 => Some(of::<I, Float>()),
+            match numbers {
+                DType::F32 => Some(of::<I, f32>()),
+                DType::F16 => Some(of::<I, f16>()),
+                DType::BF16 => Some(of::<I, bf16>()),
+                DType::I8 => Some(of::<I, i8>()),
+                DType::F8E4M3 => Some(of::<I, E4M3>()),
                 _ => None,
             }
         }
-        for_level!(level, entries(codes))
+        for_level!(level, entries(numbers))
     }
 
     /// Writes the product of the query with each key.
     ///
     /// # Safety
     /// There are as many keys as scores, of as many channels as the query.
-    pub(super) unsafe fn products(&self, keys: &CodedRows, query: &[f32], scores: &mut [f32]) {
+    pub(super) unsafe fn products(&self, keys: &Rows, query: &[f32], scores: &mut [f32]) {
         let src = [std::ptr::from_ref(keys).cast(), query.as_ptr().cast(), std::ptr::null()];
         let dst = scores.as_mut_ptr().cast();
         // SAFETY: the operands are those of `Products`; the CPU has the instructions.
@@ -122,7 +129,7 @@ impl CodedPasses {
     pub(super) unsafe fn weigh(
         &self,
         weighing: &mut Weighing,
-        values: &CodedRows,
+        values: &Rows,
         scores: &mut [f32],
         visible: Option<&[u8]>,
     ) {
@@ -133,13 +140,13 @@ impl CodedPasses {
         unsafe { run(self.weigh, scores.len(), scores.as_mut_ptr().cast(), src) }
     }
 
-    /// Shrinks the sums and adds the codes of each value times its weight.
+    /// Shrinks the sums and adds the numbers of each value times its weight.
     ///
     /// # Safety
     /// There are as many values as weights, of as many channels as sums.
     pub(super) unsafe fn sum(
         &self,
-        values: &CodedRows,
+        values: &Rows,
         (weights, shrink): (&[f32], f32),
         sums: &mut [f32],
     ) {
@@ -158,51 +165,77 @@ unsafe fn run(entry: LaneEntry, n: usize, dst: *mut u8, src: [*const u8; 3]) {
     unsafe { entry(n, &Operands { dst, src, immediate: 0, ahead: Ahead::NONE }) }
 }
 
-/// A type of codes.
-trait Code {
-    fn number(code: u8) -> f32;
+/// A type of numbers.
+trait Number: Copy {
+    fn widen(self) -> f32;
 }
 
-/// i8.
-struct Integer;
-
-impl Code for Integer {
+impl Number for f32 {
     #[inline(always)]
-    fn number(code: u8) -> f32 {
-        f32::from(code as i8)
+    fn widen(self) -> f32 {
+        self
     }
 }
 
-/// f8e4m3.
-struct Float;
-
-impl Code for Float {
+impl Number for bf16 {
     #[inline(always)]
-    fn number(code: u8) -> f32 {
-        Small::<{ DType::F8E4M3 as usize }>::decode(code)
+    fn widen(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
     }
 }
 
-struct Products<C>(PhantomData<C>);
+impl Number for f16 {
+    /// The exponents of f32 are larger by 112; that of infinity and NaN is all ones in both.
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        let bits = u32::from(self.to_bits());
+        let magnitude = (bits & 0x7fff) << 13;
+        let finite = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
+        let is_finite = bits & 0x7c00 != 0x7c00;
+        let magnitude = if is_finite { finite.to_bits() } else { magnitude | 0x7f80_0000 };
+        f32::from_bits(magnitude | (bits & 0x8000) << 16)
+    }
+}
 
-impl<C: Code> LaneKernel for Products<C> {
+impl Number for i8 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from(self)
+    }
+}
+
+/// A code of f8e4m3.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct E4M3(u8);
+
+impl Number for E4M3 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        Small::<{ DType::F8E4M3 as usize }>::decode(self.0)
+    }
+}
+
+struct Products<N>(PhantomData<N>);
+
+impl<N: Number> LaneKernel for Products<N> {
     #[inline(always)]
     unsafe fn run<I: Isa>(keys: usize, o: &Operands) {
         // SAFETY: source 0 is the rows, source 1 a query of as many channels, and the destination a
         // score for each key.
         let (rows, query, scores) = unsafe {
-            let rows = &*o.src[0].cast::<CodedRows>();
+            let rows = &*o.src[0].cast::<Rows>();
             (rows, o.src::<f32>(1, rows.channels), o.dst::<f32>(keys))
         };
         let (query_lanes, query_rest) = query.as_chunks::<LANES>();
         for (key, score) in scores.iter_mut().enumerate() {
             // SAFETY: there are as many rows as scores.
-            let (codes, scale) = unsafe { (rows.codes(key), rows.scale(key)) };
-            let (code_lanes, code_rest) = codes.as_chunks::<LANES>();
+            let (row, scale) = unsafe { (rows.numbers::<N>(key), rows.scale(key)) };
+            let (row_lanes, row_rest) = row.as_chunks::<LANES>();
             let mut sums = [0.0; LANES];
-            for (q, k) in query_lanes.iter().zip(code_lanes) {
+            for (q, k) in query_lanes.iter().zip(row_lanes) {
                 for i in 0..LANES {
-                    sums[i] = I::fma(q[i], C::number(k[i]), sums[i]);
+                    sums[i] = I::fma(q[i], k[i].widen(), sums[i]);
                 }
             }
             // By halves, which stays in registers.
@@ -213,8 +246,8 @@ impl<C: Code> LaneKernel for Products<C> {
                 }
                 half /= 2;
             }
-            let rest = query_rest.iter().zip(code_rest);
-            *score = rest.fold(sums[0], |sum, (&q, &k)| I::fma(q, C::number(k), sum)) * scale;
+            let rest = query_rest.iter().zip(row_rest);
+            *score = rest.fold(sums[0], |sum, (&q, &k)| I::fma(q, k.widen(), sum)) * scale;
         }
     }
 }
@@ -229,7 +262,7 @@ impl LaneKernel for Weigh {
         let (state, rows, visible, scores) = unsafe {
             let state = &mut *o.src[0].cast_mut().cast::<Weighing>();
             let visible = (!o.src[2].is_null()).then(|| o.src::<u8>(2, keys));
-            (state, &*o.src[1].cast::<CodedRows>(), visible, o.dst::<f32>(keys))
+            (state, &*o.src[1].cast::<Rows>(), visible, o.dst::<f32>(keys))
         };
         scores.iter_mut().for_each(|score| *score *= state.factor);
         if let Some(visible) = visible {
@@ -264,6 +297,9 @@ impl LaneKernel for Weigh {
         state.shrink = exp2_normal::<I>(state.max - shift);
         state.sum = state.sum * state.shrink + sum;
         state.max = max;
+        if rows.scales.is_none() {
+            return;
+        }
         for (key, weight) in scores.iter_mut().enumerate() {
             // SAFETY: there are as many rows as scores.
             *weight *= unsafe { rows.scale(key) };
@@ -271,41 +307,43 @@ impl LaneKernel for Weigh {
     }
 }
 
-struct WeightedSum<C>(PhantomData<C>);
+struct WeightedSum<N>(PhantomData<N>);
 
-impl<C: Code> WeightedSum<C> {
-    /// The sums of `N` channels from one on.
+impl<N: Number> WeightedSum<N> {
+    /// The sums of `C` channels from one on.
     ///
     /// # Safety
     /// The rows have the channels, and there are as many rows as weights.
     #[inline(always)]
-    unsafe fn part<I: Isa, const N: usize>(
-        rows: &CodedRows,
+    unsafe fn part<I: Isa, const C: usize>(
+        rows: &Rows,
         (weights, shrink): (&[f32], f32),
         (channel, sums): (usize, &mut [f32]),
     ) {
-        let mut part = [0.0; N];
-        for i in 0..N {
+        let mut part = [0.0; C];
+        for i in 0..C {
             part[i] = sums[channel + i] * shrink;
         }
         for (key, &weight) in weights.iter().enumerate() {
             // SAFETY: the row exists and has these channels.
-            let codes = unsafe { &*rows.codes.add(key * rows.row + channel).cast::<[u8; N]>() };
-            for i in 0..N {
-                part[i] = I::fma(weight, C::number(codes[i]), part[i]);
+            let row = unsafe {
+                &*rows.start.add(key * rows.row).cast::<N>().add(channel).cast::<[N; C]>()
+            };
+            for i in 0..C {
+                part[i] = I::fma(weight, row[i].widen(), part[i]);
             }
         }
-        sums[channel..channel + N].copy_from_slice(&part);
+        sums[channel..channel + C].copy_from_slice(&part);
     }
 }
 
-impl<C: Code> LaneKernel for WeightedSum<C> {
+impl<N: Number> LaneKernel for WeightedSum<N> {
     #[inline(always)]
     unsafe fn run<I: Isa>(keys: usize, o: &Operands) {
         // SAFETY: source 0 is the rows, source 1 a weight for each, source 2 a factor; the
         // destination has a sum for each channel.
         let (rows, weights, shrink, sums) = unsafe {
-            let rows = &*o.src[0].cast::<CodedRows>();
+            let rows = &*o.src[0].cast::<Rows>();
             let shrink = *o.src[2].cast::<f32>();
             (rows, o.src::<f32>(1, keys), shrink, o.dst::<f32>(rows.channels))
         };

@@ -2,24 +2,26 @@
 #![allow(unsafe_code)] // Raw rows.
 
 use super::*;
+use overdrive_ir::Tensor;
 
 /// Rows of 16 · 4 + 16 + 3 channels: every kind of part.
 const CHANNELS: usize = 83;
 const KEYS: usize = 37;
 
-/// Codes `[keys, channels]` in no order, no NaN among them, and a scale of each row.
-fn given() -> (Vec<u8>, Vec<f32>) {
-    let codes = (0..KEYS * CHANNELS).map(|i| (i * 37 % 256) as u8);
-    let codes = codes.map(|code| if code & 0x7f == 0x7f { 5 } else { code }).collect();
-    (codes, (0..KEYS).map(|i| 0.01 + 0.002 * i as f32).collect())
+/// Bytes of rows `[keys, channels]` of a type, the numbers of their codes in no order, and scales.
+fn given(dtype: DType) -> (Vec<u8>, Vec<f64>, Vec<f32>) {
+    let values = (0..KEYS * CHANNELS).map(|i| ((i * 37 % 255) as f64 - 127.0) / 2.0);
+    let scales = (0..KEYS).map(|i| 0.01 + 0.002 * i as f32).collect();
+    let rows = Tensor::from_f64(dtype, [KEYS, CHANNELS], &values.collect::<Vec<_>>());
+    (rows.bytes().to_vec(), rows.to_f64(), scales)
 }
 
-fn rows_of(codes: &[u8], scales: &[f32]) -> CodedRows {
-    CodedRows {
-        codes: codes.as_ptr(),
-        row: CHANNELS,
+fn rows_of(dtype: DType, bytes: &[u8], scales: &[f32]) -> Rows {
+    Rows {
+        start: bytes.as_ptr(),
+        row: CHANNELS * dtype.bits() / 8,
         channels: CHANNELS,
-        scales: scales.as_ptr(),
+        scales: (!scales.is_empty()).then(|| scales.as_ptr()),
         scale_row: 1,
     }
 }
@@ -28,15 +30,15 @@ fn rows_of(codes: &[u8], scales: &[f32]) -> CodedRows {
 /// f64.
 #[test]
 fn every_instruction_set_computes_what_the_definition_says() {
-    let (codes, scales) = given();
     let query: Vec<f32> = (0..CHANNELS).map(|i| ((i * 29 % 17) as f32 - 8.0) * 0.004).collect();
     let visible: Vec<u8> = (0..KEYS).map(|i| u8::from(i % 5 != 3)).collect();
-    type Number = fn(u8) -> f32;
-    let numbers: [(DType, Number); 2] =
-        [(DType::I8, Integer::number), (DType::F8E4M3, Float::number)];
-    for (dtype, number) in numbers {
+    for dtype in [DType::F32, DType::BF16, DType::F16, DType::I8, DType::F8E4M3] {
+        let (bytes, numbers, mut scales) = given(dtype);
+        if dtype.bits() > 8 {
+            scales.clear();
+        }
         let row = |key: usize, c: usize| {
-            f64::from(number(codes[key * CHANNELS + c])) * f64::from(scales[key])
+            numbers[key * CHANNELS + c] * scales.get(key).map_or(1.0, |&scale| f64::from(scale))
         };
         let score = |key: usize| -> f64 {
             (0..CHANNELS).map(|c| f64::from(query[c]) * row(key, c)).sum::<f64>()
@@ -45,11 +47,11 @@ fn every_instruction_set_computes_what_the_definition_says() {
         let max = seen().map(score).fold(f64::NEG_INFINITY, f64::max);
         let weight = |key: usize| (score(key) - max).exp2();
         let total: f64 = seen().map(weight).sum();
-        let largest = codes.iter().map(|&code| f64::from(number(code).abs()));
-        let largest = largest.fold(0.0, f64::max) * f64::from(scales[KEYS - 1]);
+        let largest = (0..KEYS * CHANNELS).map(|i| row(i / CHANNELS, i % CHANNELS).abs());
+        let largest = largest.fold(0.0, f64::max);
         for level in Level::supported() {
-            let passes = CodedPasses::at_level(dtype, level).unwrap();
-            let rows = rows_of(&codes, &scales);
+            let passes = RowPasses::at_level(dtype, level).unwrap();
+            let rows = rows_of(dtype, &bytes, &scales);
             let (mut weighing, mut sums) = (Weighing::new(1.0), vec![0.0; CHANNELS]);
             for block in [0..20, 20..KEYS] {
                 let mut scores = vec![0.0; block.len()];
@@ -71,12 +73,23 @@ fn every_instruction_set_computes_what_the_definition_says() {
     }
 }
 
+#[test]
+fn numbers_of_16_bits_are_widened_exactly() {
+    for bits in 0..=u16::MAX {
+        let (brain, half) = (bf16::from_bits(bits), f16::from_bits(bits));
+        for (found, expected) in [(brain.widen(), brain.to_f32()), (half.widen(), half.to_f32())] {
+            let same = found.to_bits() == expected.to_bits();
+            assert!(same || found.is_nan() && expected.is_nan(), "{bits:#x}: {found} {expected}");
+        }
+    }
+}
+
 /// A block of which nothing is visible, first and later.
 #[test]
 fn hidden_blocks_change_nothing() {
-    let (codes, scales) = given();
-    let rows = rows_of(&codes, &scales);
-    let passes = CodedPasses::of(DType::I8).unwrap();
+    let (codes, _, scales) = given(DType::I8);
+    let rows = rows_of(DType::I8, &codes, &scales);
+    let passes = RowPasses::of(DType::I8).unwrap();
     let (mut weighing, hidden) = (Weighing::new(1.0), [0; 3]);
     let mut weigh = |scores: &mut [f32; 3], visible: &[u8]| {
         // SAFETY: there are more rows than scores.
