@@ -11,6 +11,7 @@
 
 use super::held::LayerKind;
 use super::layers::{Layer, Skipped, layers};
+use super::linear_algebra::forms;
 use super::rescale::rescale;
 use super::streams::{Moved, NO_MAKER, streams};
 use crate::{Evidence, Statistic};
@@ -21,6 +22,8 @@ use std::collections::BTreeMap;
 const STEPS: usize = 20;
 /// Rows of a weight that judge an α.
 const JUDGES: usize = 32;
+/// Rows that are clipped together: the products of their errors are one of matrices.
+const TOGETHER: usize = 64;
 /// Shares of the largest weight that are tried as the end of a group, in twentieths.
 const SHARES: std::ops::RangeInclusive<u32> = 10..=20;
 
@@ -145,23 +148,29 @@ fn clip(rows: &mut [f64], gram: &[f64], factors: &[f64], (format, group): (&Bloc
         let seen = |i: usize, j: usize| gram[i * k + j] / (factors[i] * factors[j]);
         let seen: Vec<f64> =
             columns.clone().flat_map(|i| columns.clone().map(move |j| seen(i, j))).collect();
-        for row in rows.chunks_mut(k) {
-            let part = &mut row[columns.clone()];
-            let [low, high] =
-                part.iter().fold([0.0f64; 2], |[low, high], &x| [low.min(x), high.max(x)]);
-            let tried = SHARES.rev().map(|share| {
-                let ends = [low, high].map(|end| end * f64::from(share) / f64::from(*SHARES.end()));
-                let grid = format.grid(ends, 1.0);
-                let error =
-                    |w: &f64| w - format.value(format.code(w.clamp(ends[0], ends[1]), grid), grid);
-                let error: Vec<f64> = part.iter().map(error).collect();
-                let through = |row: &[f64]| row.iter().zip(&error).map(|(g, e)| g * e).sum::<f64>();
-                let squares = seen.chunks(error.len()).zip(&error).map(|(row, e)| e * through(row));
-                (squares.sum::<f64>(), ends)
-            });
-            let (_, [low, high]) =
-                tried.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are shares");
-            part.iter_mut().for_each(|w| *w = w.clamp(low, high));
+        for together in rows.chunks_mut(TOGETHER * k) {
+            let (mut tried, mut errors) = (Vec::new(), Vec::new());
+            for row in together.chunks(k) {
+                let part = &row[columns.clone()];
+                let largest =
+                    part.iter().fold([0.0f64; 2], |[low, high], &x| [low.min(x), high.max(x)]);
+                for share in SHARES.rev() {
+                    let ends = largest.map(|end| end * f64::from(share) / f64::from(*SHARES.end()));
+                    let grid = format.grid(ends, 1.0);
+                    let clipped = |w: &f64| w.clamp(ends[0], ends[1]);
+                    let error = |w: &f64| w - format.value(format.code(clipped(w), grid), grid);
+                    errors.extend(part.iter().map(error));
+                    tried.push(ends);
+                }
+            }
+            let found = forms(&errors, &seen);
+            let shares = SHARES.count();
+            let tried = tried.chunks(shares).zip(found.chunks(shares));
+            for (row, (tried, found)) in together.chunks_mut(k).zip(tried) {
+                let of = tried.iter().zip(found).min_by(|a, b| a.1.total_cmp(b.1));
+                let ([low, high], _) = of.expect("there are shares");
+                row[columns.clone()].iter_mut().for_each(|w| *w = w.clamp(*low, *high));
+            }
         }
     }
 }
@@ -182,10 +191,9 @@ fn loss(
     (format, group): (&BlockFormat, usize),
 ) -> f64 {
     let k = factors.len();
-    let mut total = 0.0;
-    for row in sample.chunks(k.max(1)) {
+    let mut errors = vec![0.0; sample.len()];
+    for (row, error) in sample.chunks(k.max(1)).zip(errors.chunks_mut(k.max(1))) {
         let scaled: Vec<f64> = row.iter().zip(factors).map(|(w, f)| w * f).collect();
-        let mut error = vec![0.0; k];
         for (at, part) in scaled.chunks(group.max(1)).enumerate() {
             let ends = part.iter().fold([0.0f64; 2], |[low, high], &x| [low.min(x), high.max(x)]);
             let grid = format.grid(ends, 1.0);
@@ -194,9 +202,6 @@ fn loss(
                 error[column] = (w - format.value(format.code(*w, grid), grid)) / factors[column];
             }
         }
-        let through =
-            |i: usize| gram[i * k..(i + 1) * k].iter().zip(&error).map(|(g, e)| g * e).sum::<f64>();
-        total += (0..k).map(|i| error[i] * through(i)).sum::<f64>();
     }
-    total
+    forms(&errors, gram).iter().sum()
 }

@@ -95,6 +95,16 @@ fn invert_leaf(mut h: ArrayViewMut2<'_, f64>) -> Option<()> {
     Some(())
 }
 
+/// `e G eᵀ` of each row e of `rows`, for a square G, row-major.
+pub(crate) fn forms(rows: &[f64], g: &[f64]) -> Vec<f64> {
+    let k = g.len().isqrt();
+    let rows = ArrayView2::from_shape((rows.len() / k.max(1), k), rows).expect("whole rows");
+    let g = ArrayView2::from_shape((k, k), g).expect("a square matrix");
+    let mut through = Array2::zeros(rows.dim());
+    add_product(1.0, (rows, g), through.view_mut());
+    through.outer_iter().zip(rows.outer_iter()).map(|(through, row)| through.dot(&row)).collect()
+}
+
 /// `c += alpha a b`, rows of c dealt to all cores.
 pub(super) fn add_product(alpha: f64, (a, b): Factors<'_>, mut c: ArrayViewMut2<'_, f64>) {
     let rows = match a.len() * b.ncols() < WORTH_THREADS {
