@@ -10,7 +10,9 @@ use overdrive_decoding::{CachedDecoder, LanguageModel};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{Array, Backend, DType, Mode, Tensor};
 use overdrive_models::{CacheCodes, Caches, Span};
+use overdrive_passes::{bind, code_caches};
 use overdrive_studies::pretrained::Pretrained;
+use std::collections::BTreeMap;
 use tiny::{DECODERS, backend, model};
 
 const CAPACITY: usize = 32;
@@ -87,6 +89,43 @@ fn steps_are_those_of_the_definition() {
             }
             let [error, moved] = squares.map(f64::sqrt);
             assert!(error < 0.5 * moved, "{name} {codes:?}: {error:e} of {moved:e}");
+            assert!(moved > 1e-4, "{name} {codes:?}: codes round nothing");
+        }
+    }
+}
+
+/// `optimize` judges a cache by whole sequences, since steps take a call for each token.
+#[test]
+fn a_whole_sequence_that_reads_codes_is_decoded_from_its_first_token() {
+    let tokens = tokens();
+    let sizes = BTreeMap::from([("batch".to_owned(), 1), ("tokens".to_owned(), tokens.len())]);
+    let ids = |tokens: &[u32]| {
+        let ids: Vec<i128> = tokens.iter().map(|&id| id.into()).collect();
+        Tensor::from_ints(DType::I32, [1, ids.len()], &ids)
+    };
+    for name in DECODERS {
+        let model = model(name);
+        let whole = bind(&model.graph(Span::Whole, DType::F32).unwrap(), &sizes).unwrap();
+        let logits = |graph: &_| {
+            let given = [Array::from(&ids(&tokens))];
+            eval(graph, &given, &mut States::new()).remove(0).floats().to_vec()
+        };
+        let float: Vec<f32> = logits(&whole).iter().map(|&logit| logit as f32).collect();
+        for codes in CODES {
+            let (coded, count) = code_caches(&whole, codes.dtype()).unwrap();
+            assert!(count > 0, "{name} has attention");
+            let expected = logits(&coded);
+            let step = model.graph(Span::Step { caches: caches(Some(codes)) }, DType::F32).unwrap();
+            let mut states = States::new();
+            let found = tokens.iter().enumerate().flat_map(|(position, &token)| {
+                let place = Tensor::scalar(DType::I64, position as f64);
+                let given = [&ids(&[token]), &place].map(Array::from);
+                let logits = eval(&step, &given, &mut states).remove(0).floats().to_vec();
+                logits.into_iter().map(|logit| logit as f32)
+            });
+            let found: Vec<f32> = found.collect();
+            let [error, moved] = [&found, &float].map(|of| distance(of, &expected));
+            assert!(error < 0.01 * moved, "{name} {codes:?}: {error:e} of {moved:e}");
             assert!(moved > 1e-4, "{name} {codes:?}: codes round nothing");
         }
     }

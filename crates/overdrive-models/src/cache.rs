@@ -44,6 +44,14 @@ pub enum CacheCodes {
 }
 
 impl CacheCodes {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Int8, Self::Fp8];
+
+    /// Those of this name.
+    pub fn find(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|codes| codes.name() == name)
+    }
+
     /// The name that users give it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,7 +60,8 @@ impl CacheCodes {
         }
     }
 
-    const fn dtype(self) -> DType {
+    /// The type of a code.
+    pub const fn dtype(self) -> DType {
         match self {
             Self::Int8 => DType::I8,
             Self::Fp8 => DType::F8E4M3,

@@ -23,7 +23,7 @@ fn place(fate: &Fate) -> usize {
         Fate::Judged(Verdict::Pass | Verdict::Undecided) | Fate::Kept => 1,
         Fate::Beaten(_) => 2,
         Fate::Brought | Fate::Beside => 3,
-        Fate::NoBetterThanFloat => 4,
+        Fate::NoBetterThanFloat | Fate::NoBetterThan(_) => 4,
         Fate::LosesTooMuch | Fate::Judged(Verdict::Fail) => 5,
         Fate::NotReached => 6,
         Fate::Declined(_) => 7,

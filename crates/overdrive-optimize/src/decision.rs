@@ -36,6 +36,8 @@ pub enum Fate {
     Taken,
     /// Not better than the float model, so its quality was not looked at.
     NoBetterThanFloat,
+    /// Not clearly better than this form, to which it adds a cache: its quality was not looked at.
+    NoBetterThan(String),
     /// Clearly worse than this form, which keeps the limit: its quality was not looked at.
     Beaten(String),
     /// It keeps the limit where forms are chosen, and others are better.
@@ -66,7 +68,8 @@ pub struct Predicted {
 pub struct Tried {
     /// The form.
     pub form: Form,
-    /// Format that its kernels read; empty for a mix and for the float model.
+    /// Format that its kernels read; empty for a mix, beside a cache of codes, and
+    /// for the float model.
     pub format: String,
     /// Its outcome.
     pub fate: Fate,

@@ -1,4 +1,5 @@
-//! Forms that a model can have: float, one mode on every layer, or a mix of modes.
+//! Forms that a model can have: float, one mode on every layer, or a mix of modes. Beside each there
+//! may be a cache of codes, which holds keys and values while tokens are decoded.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -11,8 +12,13 @@ pub struct Form {
     /// For a mix: the mode of each layer that has one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub layers: BTreeMap<String, String>,
+    /// Codes of the cache of keys and values; without them it holds numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<String>,
 }
 
+/// Stands between the name of a form and that of its cache; modes and engines have no such name.
+const BESIDE: &str = " + ";
 /// The name of the form that nothing was done to.
 const FLOAT: &str = "float";
 
@@ -24,12 +30,24 @@ impl Form {
 
     /// Every layer in one mode.
     pub fn of(mode: &str) -> Self {
-        Self { name: mode.to_owned(), layers: BTreeMap::new() }
+        Self { name: mode.to_owned(), layers: BTreeMap::new(), cache: None }
     }
 
     /// The mix of this number.
     pub fn mix(number: usize, layers: BTreeMap<String, String>) -> Self {
-        Self { name: format!("mix-{number}"), layers }
+        Self { name: format!("mix-{number}"), layers, cache: None }
+    }
+
+    /// This form with a cache of these codes.
+    pub fn with_cache(&self, codes: &str) -> Self {
+        let name = format!("{}{BESIDE}{codes}-cache", self.name);
+        Self { name, layers: self.layers.clone(), cache: Some(codes.to_owned()) }
+    }
+
+    /// This form with a cache of numbers: what is written of it.
+    pub fn of_weights(&self) -> Self {
+        let name = weights_in(&self.name).to_owned();
+        Self { name, layers: self.layers.clone(), cache: None }
     }
 
     /// Whether nothing was done.
@@ -48,6 +66,11 @@ impl Form {
             counts.iter().map(|(mode, count)| format!("{count} {mode}")).collect();
         format!("{} ({})", self.name, counts.join(", "))
     }
+}
+
+/// The name of a form's weights, in its own name.
+pub(crate) fn weights_in(name: &str) -> &str {
+    name.split(BESIDE).next().unwrap_or(name)
 }
 
 /// A mode that may be tried.

@@ -45,6 +45,8 @@ pub enum Stage {
     Choosing,
     /// It makes mixes.
     Mixing,
+    /// It tries caches of codes beside the best form.
+    Caching,
     /// It times and judges the last forms.
     Judging,
 }
@@ -116,6 +118,11 @@ impl Parts {
 pub trait Machine {
     /// The modes that may be tried, cheapest method first within a format.
     fn rungs(&mut self) -> Vec<Rung>;
+
+    /// The codes that a cache of keys and values may hold, by name; none where no cache is timed.
+    fn caches(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// The search comes to this place of so many in a stage. Later calls belong to it.
     fn begins(&mut self, _stage: Stage, _place: [usize; 2]) {}

@@ -3,6 +3,7 @@
 //! Invariant: a decision is a function of the record alone. So an interrupted search continues from
 //! it, and a decision can be repeated from it, bit for bit, without a machine.
 
+use crate::form::weights_in;
 use crate::machine::{Care, Halt, Machine, Part, Parts, Stage, TimedForms};
 use crate::{Form, Rung};
 use overdrive_studies::quantization::Scores;
@@ -16,6 +17,9 @@ pub struct Record {
     pub rungs: Vec<Rung>,
     /// Each session of timing.
     pub sessions: Vec<TimedForms>,
+    /// The codes that caches may hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<String>,
     /// Score by score, of each form on each part.
     pub scores: BTreeMap<String, BTreeMap<Part, Kept>>,
     /// Bytes of each form's parameters.
@@ -109,6 +113,14 @@ impl<'a> Asking<'a> {
         self.record.rungs.clone()
     }
 
+    /// The codes that caches may hold.
+    pub(crate) fn caches(&mut self) -> Vec<String> {
+        if let Some(machine) = &mut self.machine {
+            self.record.caches = machine.caches();
+        }
+        self.record.caches.clone()
+    }
+
     /// Tells the machine how far the search is.
     pub(crate) fn begins(&mut self, stage: Stage, place: [usize; 2]) {
         if let Some(machine) = &mut self.machine {
@@ -197,16 +209,20 @@ impl<'a> Asking<'a> {
     pub(crate) fn mix(&mut self, mix: &Form) {
         let before = self.record.mixes.insert(mix.name.clone(), mix.layers.clone());
         if before.is_some_and(|layers| layers != mix.layers) {
-            self.record.sessions.retain(|session| !session.forms.contains(&mix.name));
-            let scores = self.record.scores.remove(&mix.name).unwrap_or_default();
-            self.record.forgotten += usize::from(scores.contains_key(&Part::Judging));
-            self.record.bytes.remove(&mix.name);
-            self.record.declined.remove(&mix.name);
+            // With a cache beside it, it is that mix too.
+            let is_it = |name: &String| weights_in(name) == mix.name;
+            self.record.sessions.retain(|session| !session.forms.iter().any(is_it));
+            let dropped = self.record.scores.extract_if(.., |name, _| is_it(name));
+            let looks = dropped.filter(|(_, parts)| parts.contains_key(&Part::Judging)).count();
+            self.record.forgotten += looks;
+            self.record.bytes.retain(|name, _| !is_it(name));
+            self.record.declined.retain(|name, _| !is_it(name));
         }
     }
 
     /// Whether a name in a session is that of another engine.
     fn is_engine(&self, name: &str) -> bool {
+        let name = weights_in(name);
         let is_mode = self.record.rungs.iter().any(|rung| rung.mode == name);
         !is_mode && !self.record.mixes.contains_key(name) && name != Form::float().name
     }

@@ -1,6 +1,7 @@
 //! The search: time first, then quality on samples that choose, mixes, and one look at the samples
 //! that judge (`judging`).
 
+mod caching;
 mod judging;
 
 use crate::asked::{Asked, Effort};
@@ -66,16 +67,16 @@ impl Search<'_, '_> {
         self.in_time(timed)?;
         let chosen = self.choose(&formats);
         self.in_time(chosen)?;
-        if self.asked.effort == Effort::Quick {
-            return Ok(());
-        }
-        match self.mix(&rungs) {
-            Err(Halt::Declined(reason)) => {
-                self.tried.push(Tried::new(Form::of("mixes"), "", Fate::Declined(reason)));
-                Ok(())
+        if self.asked.effort > Effort::Quick {
+            match self.mix(&rungs) {
+                Err(Halt::Declined(reason)) => {
+                    self.tried.push(Tried::new(Form::of("mixes"), "", Fate::Declined(reason)));
+                }
+                other => self.in_time(other)?,
             }
-            other => self.in_time(other),
         }
+        let cached = self.cache();
+        self.in_time(cached)
     }
 
     /// A stage whose time was over leaves the search unfinished, and the next one begins.
@@ -158,6 +159,7 @@ impl Search<'_, '_> {
                 continue;
             }
             for at in members {
+                self.asking.begins(Stage::Choosing, in_choosing(&self.tried));
                 if self.keeps(at)? && best.is_none() {
                     best = Some(at);
                 }
@@ -169,9 +171,6 @@ impl Search<'_, '_> {
     /// Looks at a form where forms are chosen; whether it keeps the limit there.
     fn keeps(&mut self, at: usize) -> Result<bool, Halt> {
         let form = self.tried[at].form.clone();
-        if form.layers.is_empty() {
-            self.asking.begins(Stage::Choosing, in_choosing(&self.tried));
-        }
         let float = self.asking.scores(&Form::float(), Part::Choosing)?;
         self.tried[0].chosen_by =
             Some(self.asked.screen().judge(self.asked.metric, &float, &float));
@@ -226,25 +225,14 @@ impl Search<'_, '_> {
             let predicted = Some(mixing.predicted(&layers, &self.tried[0]));
             let form = Form::mix(number, layers);
             self.asking.mix(&form);
-            let tried = Tried::new(form.clone(), "", Fate::NotReached);
-            self.tried.push(Tried { predicted, ..tried });
-            let at = self.tried.len() - 1;
-            let (session, bytes) = match self.timed_alone(&form) {
-                Ok(found) => found,
-                Err(Halt::Declined(reason)) => {
-                    self.tried[at].fate = Fate::Declined(reason);
-                    continue;
+            let tried = Tried { predicted, ..Tried::new(form, "", Fate::NotReached) };
+            let Some(kept) = self.tries(tried, 0)? else {
+                match self.last().fate {
+                    Fate::NoBetterThanFloat => break,
+                    _ => continue,
                 }
-                Err(halt) => return Err(halt),
             };
-            self.tried[at].timed(&session, 1);
-            self.tried[at].bytes = Some(bytes);
-            if self.ranking().is_no_better(at) {
-                self.tried[at].fate = Fate::NoBetterThanFloat;
-                break;
-            }
-            let kept = self.keeps(at)?;
-            let lost = lost(&self.tried[at]);
+            let lost = lost(self.last());
             // The sum of the parts is not the whole: the next budget is what the last one taught.
             budget *= match kept {
                 true => BACK / 2.0,
@@ -253,6 +241,38 @@ impl Search<'_, '_> {
             };
         }
         Ok(())
+    }
+
+    /// Times a form and looks at it where forms are chosen; whether it keeps the limit there. It is
+    /// not looked at if it is no better than the form at `than`, or cannot be had.
+    fn tries(&mut self, tried: Tried, than: usize) -> Result<Option<bool>, Halt> {
+        let form = tried.form.clone();
+        self.tried.push(tried);
+        let at = self.tried.len() - 1;
+        let (session, bytes) = match self.timed_alone(&form) {
+            Ok(found) => found,
+            Err(Halt::Declined(reason)) => {
+                self.tried[at].fate = Fate::Declined(reason);
+                return Ok(None);
+            }
+            Err(halt) => return Err(halt),
+        };
+        self.tried[at].timed(&session, 1);
+        self.tried[at].bytes = Some(bytes);
+        if self.ranking().is_no_better(at) {
+            self.tried[at].fate = Fate::NoBetterThanFloat;
+            return Ok(None);
+        }
+        if than > 0 && !self.ranking().is_clearly_worse(than, at) {
+            self.tried[at].fate = Fate::NoBetterThan(self.tried[than].form.name.clone());
+            return Ok(None);
+        }
+        self.keeps(at).map(Some)
+    }
+
+    /// The form that was tried last.
+    fn last(&self) -> &Tried {
+        self.tried.last().expect("float was tried first")
     }
 
     /// The modes that a mix may have, two at most. A format that is better than float offers the

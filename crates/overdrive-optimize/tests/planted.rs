@@ -37,6 +37,8 @@ struct PlantedMachine {
     late_after: usize,
     /// Every place that the search came to.
     places: Vec<(Stage, [usize; 2])>,
+    /// Caches: the factor of the time that each gives to a form of these weights, and its loss.
+    caches: Vec<(&'static str, &'static str, f64, f64)>,
 }
 
 fn planted(modes: &[(&'static str, &'static str, f64, u64, f64)]) -> PlantedMachine {
@@ -53,6 +55,7 @@ fn planted(modes: &[(&'static str, &'static str, f64, u64, f64)]) -> PlantedMach
         stops_after: usize::MAX,
         late_after: usize::MAX,
         places: Vec::new(),
+        caches: Vec::new(),
     }
 }
 
@@ -73,6 +76,14 @@ impl PlantedMachine {
 
     /// A figure of a form: float's, a mode's, or of a mix the sum over its layers.
     fn of(&self, form: &Form, float: f64, whole: fn(&Planted) -> f64, part: usize) -> f64 {
+        if let Some(codes) = &form.cache {
+            let weights = form.of_weights();
+            let found = self.of(&weights, float, whole, part);
+            let is_it =
+                |cache: &&(&str, &str, f64, f64)| [cache.0, cache.1] == [&weights.name, codes];
+            let (.., time, lost) = self.caches.iter().find(is_it).unwrap();
+            return [found * time, found + lost][part];
+        }
         if let Some(mode) = self.mode(&form.name) {
             return whole(mode);
         }
@@ -96,6 +107,13 @@ impl Machine for PlantedMachine {
 
     fn begins(&mut self, stage: Stage, place: [usize; 2]) {
         self.places.push((stage, place));
+    }
+
+    fn caches(&mut self) -> Vec<String> {
+        let mut all: Vec<String> = self.caches.iter().map(|cache| cache.1.to_owned()).collect();
+        all.sort();
+        all.dedup();
+        all
     }
 
     fn time(&mut self, forms: &[Form], care: Care) -> Result<TimedForms, Halt> {
@@ -571,4 +589,30 @@ fn a_form_that_cannot_be_had_is_left_out_with_its_reason() {
     let declined = Fate::Declined("no layer takes it".to_owned());
     assert_eq!(decision.of("int4-rtn").unwrap().fate, declined);
     assert_eq!(decision.taken().unwrap().judged.as_ref().unwrap().verdict, Verdict::Pass);
+}
+
+#[test]
+fn a_cache_is_taken_where_it_is_faster_and_loses_little() {
+    let mode = ("int8", "i8", 0.5, 100, 0.0);
+    // Beside int8 and beside float: the factor of the time, and the loss in points.
+    let taken = |int8: (f64, f64), float: (f64, f64)| {
+        let mut machine = planted(&[mode]);
+        machine.caches = vec![("int8", "fp8", int8.0, int8.1), ("float", "fp8", float.0, float.1)];
+        let mut keep = |_: &Record| {};
+        let mut asking = Asking::of(&mut machine, Record::default(), &mut keep);
+        let decision = search(&mut asking, &ASKED);
+        let record = asking.record().clone();
+        assert_eq!(search(&mut Asking::again(record, &mut |_| {}), &ASKED), decision);
+        assert!(machine.places.contains(&(Stage::Caching, [1, 2])));
+        decision
+    };
+    let int8 = Form::of("int8");
+    assert_eq!(taken((0.8, 0.0), (0.9, 0.0)).form, Some(int8.with_cache("fp8")));
+    assert_eq!(taken((0.8, 5.0), (0.9, 0.0)).form, Some(int8.clone()));
+    assert_eq!(taken((0.8, 5.0), (0.2, 0.0)).form, Some(Form::float().with_cache("fp8")));
+    let slower = taken((1.0, 0.0), (1.1, 0.0));
+    assert_eq!(slower.form, Some(int8.clone()));
+    let fate = |form: &Form| slower.of(&form.name).unwrap().fate.clone();
+    assert_eq!(fate(&int8.with_cache("fp8")), Fate::NoBetterThan("int8".to_owned()));
+    assert_eq!(fate(&Form::float().with_cache("fp8")), Fate::NoBetterThanFloat);
 }

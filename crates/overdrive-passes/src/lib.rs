@@ -6,6 +6,7 @@
 mod attend;
 mod bind;
 mod bucket;
+mod code_caches;
 mod compress_gradients;
 mod cse;
 mod dce;
@@ -49,6 +50,7 @@ mod unmask;
 mod widen;
 
 pub use bind::bind;
+pub use code_caches::code_caches;
 pub use compress_gradients::{BadCompression, Compression, compress_gradients};
 pub use cse::cse;
 pub use dce::dce;

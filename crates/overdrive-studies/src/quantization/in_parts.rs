@@ -56,6 +56,7 @@ pub fn apply_in_parts(
         Quantized { graph: whole.clone(), layers: vec![], skipped: unable, simplified: vec![] };
     let mut begin: BTreeMap<String, Init> = BTreeMap::new();
     for (index, part) in parts.iter().enumerate() {
+        going()?;
         let (of_part, _) = layers(part).map_err(failed)?;
         let all: Vec<&str> = of_part.iter().map(|layer| layer.name.as_str()).collect();
         if !all.iter().any(|name| chosen.contains(name)) {

@@ -124,7 +124,7 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
     if decision.outcome == Outcome::Taken {
         let form = decision.form.as_ref().expect("what is taken has a form");
         unwritten = written::fill((places.model, places.exports), (&mut machine, form))?;
-        evidence.artefact = Some(evidence::folder(&out.join(MODEL))?);
+        evidence.artefact = written::digest(form, out)?;
     }
     drop(machine);
     underway.finish();
@@ -180,7 +180,14 @@ fn finish(
     }
     let out = out.display();
     match decision.outcome {
-        Outcome::Taken => say!("the model: `{out}/{MODEL}`; the evidence: `{out}/{}`", PAGES[0])?,
+        Outcome::Taken => {
+            let form = decision.form.as_ref().expect("what is taken has a form");
+            let model = match form.of_weights().is_float() {
+                true => format!("`{}`, as it is", evidence.about.model),
+                false => format!("`{out}/{MODEL}`"),
+            };
+            say!("the model: {model}; the evidence: `{out}/{}`", PAGES[0])?;
+        }
         Outcome::Unfinished => {
             return Err(Failure::interrupted(format!(
                 "what was measured by then is in `{out}/{NAME}`; `{}` goes on",

@@ -6,6 +6,7 @@ use super::underway::Counted;
 use crate::commands::quantize::room_together;
 use overdrive::bench::digits;
 use overdrive::ir::{Backend, Graph, Mode, Tuning};
+use overdrive::models::CacheCodes;
 use overdrive::optimize::{
     Block, Care, Effort, Form, Halt, Machine, Part, Parts, Rung, Stage, TimedForms,
 };
@@ -36,6 +37,11 @@ impl Machine for OwnMachine<'_> {
         }
         rungs.sort_by_key(|rung| formats.iter().position(|format| *format == rung.format));
         rungs
+    }
+
+    fn caches(&mut self) -> Vec<String> {
+        let all = self.step.map_or(&[][..], |_| &CacheCodes::ALL);
+        all.iter().map(|codes| codes.name().to_owned()).collect()
     }
 
     fn begins(&mut self, stage: Stage, place: [usize; 2]) {
@@ -101,11 +107,8 @@ impl Machine for OwnMachine<'_> {
 
     fn scores(&mut self, form: &Form, part: Part) -> Result<Scores, Halt> {
         self.going()?;
-        let (samples, template) = (self.samples, &self.subject.template);
-        let graph = match form.is_float() {
-            true => template.graph.clone(),
-            false => self.made(form)?.made.graph.clone(),
-        };
+        let samples = self.samples;
+        let graph = self.judged(form)?;
         let judge = match part {
             Part::Choosing => &samples.chooser,
             Part::Judging => self.judge.get_or_init(|| samples.judge.on(self.judged.get())),
@@ -116,7 +119,7 @@ impl Machine for OwnMachine<'_> {
     }
 
     fn bytes(&mut self, form: &Form) -> Result<u64, Halt> {
-        if form.is_float() {
+        if form.of_weights().is_float() {
             return Ok(Footprint::float(&self.subject.template.graph).total());
         }
         self.going()?;

@@ -98,6 +98,18 @@ impl Exports {
         })
     }
 
+    /// The reasons for writing none of a form whose weights are those that were brought.
+    pub(super) fn none_of_float(self) -> Vec<String> {
+        let said = |(format, _): &(Format, Place)| {
+            format!(
+                "--export {}: the weights stay in float: `overdrive export` writes the model that \
+                 was brought",
+                format.name()
+            )
+        };
+        self.0.iter().map(said).collect()
+    }
+
     /// Writes every format. Gives the reasons for those that were not written.
     pub(super) fn fill(self, written: &Written<'_>, form: &Form) -> Result<Vec<String>, Failure> {
         let mut reasons = Vec::new();
@@ -122,8 +134,9 @@ impl Exports {
 
 /// Errs unless the format holds the codes of this form; names the formats that do.
 fn check_form(format: Format, form: &Form) -> Result<(), Failure> {
+    let weights = form.of_weights();
     let names: Vec<&String> = match form.layers.is_empty() {
-        true => vec![&form.name],
+        true => vec![&weights.name],
         false => form.layers.values().collect(),
     };
     let modes: Vec<&QuantizationMode> = names

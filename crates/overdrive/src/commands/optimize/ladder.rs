@@ -1,5 +1,5 @@
 //! The ladder: what each step from the float model on gave. Steps are 16 bits, the best of eight,
-//! fewer bits, each method that finds better codes, and mixes.
+//! fewer bits, each method that finds better codes, mixes, and caches of codes.
 
 use super::matrix::loss;
 use overdrive::bench::table::{Align, Table, cell};
@@ -63,8 +63,9 @@ pub(super) fn ladder(asked: &Asked, decision: &Decision) -> Option<(Vec<String>,
     }
     let lines = vec![
         format!(
-            "each form that was judged, over the one before it, and mixes over the mode of most \
-             of their layers; lost is {}, on the samples that choose",
+            "each form that was judged, over the one before it, mixes over the mode of most of \
+             their layers, and caches over the form that they stand beside; lost is {}, on the \
+             samples that choose",
             loss(asked)
         ),
         "modes of one format have one time; a format that was left out before its quality was \
@@ -75,13 +76,13 @@ pub(super) fn ladder(asked: &Asked, decision: &Decision) -> Option<(Vec<String>,
 }
 
 /// Formats from many bits to few, each with its methods in the order in which they were tried.
-/// Mixes come last, over the mode that most of their layers have.
+/// Mixes come last, over the mode that most of their layers have, and caches over their form.
 fn rungs(decision: &Decision) -> Vec<Rung<'_>> {
     let Some(float) = decision.tried.first() else { return Vec::new() };
     let judged: Vec<&Tried> =
         decision.tried[1..].iter().filter(|one| one.chosen_by.is_some()).collect();
-    let (modes, mixes): (Vec<&Tried>, Vec<&Tried>) =
-        judged.into_iter().partition(|one| one.form.layers.is_empty());
+    let (modes, others): (Vec<&Tried>, Vec<&Tried>) =
+        judged.into_iter().partition(|one| !one.format.is_empty());
     let mut formats: Vec<&[&Tried]> = modes.chunk_by(|a, b| a.format == b.format).collect();
     formats.sort_by_key(|format| Reverse(bits(format[0])));
     let lost = |one: &Tried| one.chosen_by.as_ref().map_or(f64::INFINITY, |judged| judged.lost[0]);
@@ -104,9 +105,12 @@ fn rungs(decision: &Decision) -> Vec<Rung<'_>> {
             before = form;
         }
     }
-    rungs.extend(mixes.into_iter().map(|form| {
-        let before = most_of(form).and_then(|mode| decision.of(mode)).unwrap_or(float);
-        Rung { form, before }
+    rungs.extend(others.into_iter().map(|form| {
+        let before = match form.form.cache {
+            Some(_) => decision.of(&form.form.of_weights().name),
+            None => most_of(form).and_then(|mode| decision.of(mode)),
+        };
+        Rung { form, before: before.unwrap_or(float) }
     }));
     rungs
 }

@@ -8,9 +8,10 @@ use crate::failure::Failure;
 use overdrive::bench::clock::Clock;
 use overdrive::bench::failure::Failure as Unable;
 use overdrive::bench::rules::Rules;
-use overdrive::ir::{Backend, Graph, Tensor};
+use overdrive::ir::{Backend, Graph, GraphError, Tensor};
+use overdrive::models::CacheCodes;
 use overdrive::optimize::{Care, Effort, Form, Halt, Stage};
-use overdrive::passes::{Preparation, Quantization, QuantizationMode, bind, layers};
+use overdrive::passes::{Preparation, Quantization, QuantizationMode, bind, code_caches, layers};
 use overdrive::studies::quantization::{Conditions, Judge};
 use overdrive::train::Recipe;
 use overdrive_process::Stop;
@@ -44,7 +45,8 @@ impl Budget {
         let share = match stage {
             Stage::Timing => 0.4,
             Stage::Choosing => 0.75,
-            Stage::Mixing => 1.0,
+            Stage::Mixing => 0.9,
+            Stage::Caching => 1.0,
             Stage::Judging => return f64::INFINITY,
         };
         (share * self.all.as_secs_f64() - self.begun.elapsed().as_secs_f64()).max(0.0)
@@ -116,8 +118,9 @@ impl<'a> OwnMachine<'a> {
         })
     }
 
-    /// The form, made now or before.
+    /// The weights of a form, made now or before.
     pub(super) fn made(&mut self, form: &Form) -> Result<&Chosen, Halt> {
+        let form = &form.of_weights();
         if let Some(at) = self.made.iter().position(|(known, _)| known == form) {
             let known = self.made.remove(at);
             self.made.push(known);
@@ -173,24 +176,34 @@ impl<'a> OwnMachine<'a> {
         Ok(Quantization { layers, ..first })
     }
 
-    /// The graph of a form in its sizes.
-    pub(super) fn graph(&mut self, form: &Form) -> Result<Graph, Halt> {
-        if form.is_float() {
+    /// The graph of a form whose time counts.
+    pub(super) fn timed(&mut self, form: &Form) -> Result<Graph, Halt> {
+        let declined = |error: GraphError| Halt::Declined(error.to_string());
+        let is_float = form.of_weights().is_float();
+        if let Some(step) = self.step {
+            let step = step.with(form.cache.as_deref().and_then(CacheCodes::find));
+            let made = if is_float { None } else { Some(self.made(form)?) };
+            return step.graph(made).map_err(declined);
+        }
+        if is_float {
             return Ok(self.float.clone());
         }
         let dimensions = &self.subject.template.dimensions;
-        let graph = bind(&self.made(form)?.made.graph, dimensions);
-        graph.map_err(|error| Halt::Declined(error.to_string()))
+        bind(&self.made(form)?.made.graph, dimensions).map_err(declined)
     }
 
-    /// The graph of a form whose time counts.
-    pub(super) fn timed(&mut self, form: &Form) -> Result<Graph, Halt> {
-        let Some(step) = self.step else { return self.graph(form) };
-        let graph = match form.is_float() {
-            true => step.graph(None),
-            false => step.graph(Some(self.made(form)?)),
+    /// The graph of a form whose quality counts, in any sizes.
+    pub(super) fn judged(&mut self, form: &Form) -> Result<Graph, Halt> {
+        let graph = match form.of_weights().is_float() {
+            true => self.subject.template.graph.clone(),
+            false => self.made(form)?.made.graph.clone(),
         };
-        graph.map_err(|error| Halt::Declined(error.to_string()))
+        match form.cache.as_deref().and_then(CacheCodes::find) {
+            None => Ok(graph),
+            Some(codes) => code_caches(&graph, codes.dtype())
+                .map(|(graph, _)| graph)
+                .map_err(|error| Halt::Declined(error.to_string())),
+        }
     }
 
     /// Inputs of such a graph.

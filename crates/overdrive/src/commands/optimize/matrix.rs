@@ -113,6 +113,7 @@ fn fate(fate: &Fate) -> String {
         Fate::Beside => "float, in another engine".to_owned(),
         Fate::Taken => "PASS, taken".to_owned(),
         Fate::NoBetterThanFloat => "no better than float".to_owned(),
+        Fate::NoBetterThan(other) => format!("no better than {other}"),
         Fate::Beaten(by) => format!("beaten by {by}, not judged"),
         Fate::Kept => "keeps the limit, others are better".to_owned(),
         Fate::LosesTooMuch => "loses too much".to_owned(),

@@ -52,6 +52,14 @@ fn again(
     stop: &Stop,
 ) -> Result<Exit, Failure> {
     let about = &stored.about;
+    let form = decision.form.as_ref().expect("what is taken has a form");
+    if form.of_weights().is_float() {
+        return Err(Failure::bad_input(format!(
+            "the weights of {} are those of `{}`, so there is no model to make",
+            form.said(),
+            about.model
+        )));
+    }
     let places = Places::claim(arguments, (&about.model, out))?;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
@@ -71,7 +79,6 @@ fn again(
         (stored.asked.effort, about.seed),
         Duration::ZERO,
     )?;
-    let form = decision.form.as_ref().expect("what is taken has a form");
     let unwritten = fill((places.model, places.exports), (&mut machine, form))?;
     drop(machine);
     underway.finish();

@@ -5,7 +5,7 @@ use crate::commands::quantize::{Chosen, Subject};
 use crate::failure::Failure;
 use overdrive::decoding::{CachedDecoder, LanguageModel};
 use overdrive::ir::{Backend, DType, Description, Graph, GraphError, Tensor};
-use overdrive::models::{Caches, Span};
+use overdrive::models::{CacheCodes, Caches, Span};
 use overdrive::studies::pretrained::{Coding, Pretrained};
 use serde_json::Value;
 
@@ -48,6 +48,11 @@ impl<'a> DecodingStep<'a> {
             )));
         }
         Ok(Self { model, before, caches, device })
+    }
+
+    /// The step with a cache of these codes.
+    pub(super) fn with(self, codes: Option<CacheCodes>) -> Self {
+        Self { caches: Caches { codes, ..self.caches }, ..self }
     }
 
     /// The step of the float model, or of a form of it, in the format in which `generate` has it.

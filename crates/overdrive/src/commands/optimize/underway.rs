@@ -33,6 +33,7 @@ impl Counted {
             Self::Stage(Stage::Timing) => format!("timing {at} of {all} formats"),
             Self::Stage(Stage::Choosing) => format!("judging {at} of {all} forms"),
             Self::Stage(Stage::Mixing) => format!("mix {at} of at most {all}"),
+            Self::Stage(Stage::Caching) => format!("cache {at} of {all}"),
             Self::Stage(Stage::Judging) if at == 0 => format!("timing the last {all} together"),
             Self::Stage(Stage::Judging) => format!("judging {at} of the last {all}"),
             Self::Scan => format!("scanning {at} of {all} groups"),

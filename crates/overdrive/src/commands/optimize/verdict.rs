@@ -18,6 +18,9 @@ pub(super) fn verdict(evidence: &Evidence, decision: &Decision) -> Vec<String> {
         Outcome::Taken => {
             let taken = decision.taken().expect("what is taken was tried");
             lines.push(format!("PASS: deploy {}", taken.form.said()));
+            lines.extend(taken.form.cache.as_ref().map(|codes| {
+                format!("the cache is an option of decoding: `generate --cache {codes}`")
+            }));
             lines.push(gains(asked, taken, decision));
             lines.extend(taken.judged.as_ref().map(|judged| lost(asked, judged)));
         }

@@ -1,6 +1,6 @@
 //! The folder of a decision: its places, and the model that is written into it.
 
-use super::evidence::{Hardware, NAME};
+use super::evidence::{self, Hardware, NAME};
 use super::exported::Exports;
 use super::machine::OwnMachine;
 use crate::cli::{Isa, Optimize};
@@ -29,12 +29,16 @@ const EVIDENCE: Contents = Contents {
     is_ours: |folder| folder.join(NAME).is_file(),
 };
 
-/// Writes the form to its places; what was read back gave the outputs that were judged. Gives the
-/// reasons for other formats that were not written.
+/// Writes the weights of the form to their places; what was read back gave the outputs that were
+/// judged. Weights in float stay where they are. Gives the reasons for other formats that were not
+/// written.
 pub(super) fn fill(
     (model, exports): (Place, Exports),
     (machine, form): (&mut OwnMachine<'_>, &Form),
 ) -> Result<Vec<String>, Failure> {
+    if form.of_weights().is_float() {
+        return Ok(exports.none_of_float());
+    }
     let (backend, subject, samples) = (machine.backend, machine.subject, machine.samples);
     machine.underway.leaves();
     machine.tell("writing", &form.said());
@@ -47,6 +51,14 @@ pub(super) fn fill(
     let written = Written { backend, subject, samples, chosen, outputs, layout: None };
     model.fill(|path| written.folder(path))?;
     exports.fill(&written, form)
+}
+
+/// Digest of the folder of the model that was written of this form, if one was.
+pub(super) fn digest(form: &Form, out: &Path) -> Result<Option<String>, Failure> {
+    match form.of_weights().is_float() {
+        true => Ok(None),
+        false => evidence::folder(&out.join(MODEL)).map(Some),
+    }
 }
 
 /// Errs where a format was asked for and not written.
