@@ -4,7 +4,10 @@
 //! causal and full, `window` a mask function, `bias` a score function. `expanded` compares each
 //! with its expansion, alternating in one process: medians, and means of processor seconds.
 //!
-//! `cargo bench -p overdrive-cpu --bench attention [-- THREADS] [plain|window|bias] [expanded]
+//! `few` has the last queries of T keys alone, and prints the bytes of keys and values that a
+//! second reads, of each once.
+//!
+//! `cargo bench -p overdrive-cpu --bench attention [-- THREADS] [plain|window|bias|few] [expanded]
 //! [T...]`
 // A program; vector intrinsics for the peak.
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
@@ -35,6 +38,14 @@ fn main() {
     let backend = CpuBackend::new(Some(threads)).unwrap();
     let peak = peak();
     println!("{threads} thread(s), multiply-adds of one reach {peak:.0} GFLOP/s");
+    if has("few") {
+        for &t in &lengths {
+            for queries in [1, 2, 4, 6, 8, 9, 12, 16, 32] {
+                measure_few(&backend, (queries, t));
+            }
+        }
+        return;
+    }
     let forms: &[&str] = match (has("window"), has("bias")) {
         (true, _) => &["window"],
         (_, true) => &["bias"],
@@ -110,6 +121,25 @@ fn graphs(form: &str, t: usize) -> [Graph; 2] {
     let results = backward.node(AttentionGrad { attention }, &inputs, regions);
     ["dq", "dk", "dv"].iter().zip(results).for_each(|(name, result)| backward.output(name, result));
     [forward, backward].map(|b| b.finish().unwrap())
+}
+
+/// Causal attention of the last queries of T keys.
+fn measure_few(backend: &CpuBackend, (queries, t): (usize, usize)) {
+    let b = Builder::new("attention");
+    let rows = |count| TensorType::new(DType::F32, [1, HEADS, count, CHANNELS]);
+    let q = b.input("q", rows(queries));
+    let [k, v] = ["k", "v"].map(|name| b.input(name, rows(t)));
+    b.output("out", q.attention(k, v, Attention::CAUSAL)[0]);
+    let mut session = Session::new(backend, &b.finish().unwrap());
+    let mut times: Vec<f64> = (0..60).map(|_| session.seconds()[0]).collect();
+    times.sort_by(f64::total_cmp);
+    let (median, bytes) = (times[times.len() / 2], (2 * HEADS * t * CHANNELS * 4) as f64);
+    println!(
+        "{queries:>3} of {t:>5}: {:>8.1} us, {:>5.1} GB/s, {:>6.1} us a query",
+        1e6 * median,
+        bytes / median / 1e9,
+        1e6 * median / queries as f64
+    );
 }
 
 struct Session {

@@ -24,8 +24,9 @@ use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
 use crate::threads::{Pool, ScratchParts, Worker};
 
-/// Queries of a sequence that are few: of more, tiles are faster.
-const FEW: usize = 8;
+/// Queries of a sequence that are few: of six, tiles are as fast (`cargo bench --bench attention --
+/// 1 few`, AVX-512, 512 to 16,384 keys).
+const FEW: usize = 5;
 /// Keys of a block: their codes, of 128 channels, fill the first-level cache.
 const BLOCK: usize = 256;
 /// Queries that share the keys of a task, at most.
