@@ -1,24 +1,22 @@
-//! The compiled step: which of the four kernels, with which tile, and its launch.
+//! The compiled step: which of the five kernels, with which tile, and its launch.
 
-use std::ffi::c_void;
-use std::sync::Arc;
-
-use cudarc::driver::{CudaStream, LaunchConfig};
+use cudarc::driver::LaunchConfig;
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::{Mask, find_mask, find_score, threshold};
-use overdrive_ir::plan::{KernelCall, SlotId, View};
+use overdrive_ir::plan::{KernelCall, View};
 use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 
 use super::block_mask::{BlockMask, Lists};
+use super::compiled::CompiledAttention;
 use super::cut::Cut;
+use super::decode_long::LongCut;
 use super::shape::AttentionShape;
 use super::{dropout, hopper, region};
-use crate::Error;
 use crate::compiler::{Architecture, KernelSource};
 use crate::entry::Entry;
 use crate::kernels::line::{Compile, Launched, NamedKernel, PrintedCall, Sources};
 use crate::kernels::nest::ViewStart;
-use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::launch::{Refusal, Site};
 
 /// Shared memory that a block may have on every architecture that we compile for.
 const SHARED_BYTES: usize = 99 << 10;
@@ -33,6 +31,8 @@ enum Design {
     Tensor { fragments: usize, keys: usize, buffers: usize },
     /// `decode.cu`.
     Decode(Cut),
+    /// `decode_long.cu`.
+    Long(LongCut),
     /// `tiled.cu`.
     Tiled { tile: usize },
 }
@@ -45,6 +45,9 @@ impl Design {
         architecture: Architecture,
     ) -> Result<Self, Refusal> {
         let skips = attention.threshold.is_some();
+        if let Some(cut) = LongCut::of_numbers(call, architecture).filter(|_| !skips) {
+            return Ok(Self::Long(cut));
+        }
         if let Some(cut) = Cut::of_numbers(call, architecture).filter(|_| !skips) {
             return Ok(Self::Decode(cut));
         }
@@ -120,7 +123,7 @@ impl Design {
         match self {
             Self::Hopper(tile) => tile.queries(),
             Self::Tensor { fragments, .. } => 64 * fragments,
-            Self::Decode(_) => usize::MAX,
+            Self::Decode(_) | Self::Long(_) => usize::MAX,
             Self::Tiled { tile } => tile,
         }
     }
@@ -129,7 +132,7 @@ impl Design {
 /// Threads and bytes of shared memory of a block of a portable kernel.
 fn block(design: Design, [d, values]: [usize; 2], sum: usize) -> (u32, usize) {
     match design {
-        Design::Hopper(_) => unreachable!("it launches itself"),
+        Design::Hopper(_) | Design::Long(_) => unreachable!("it launches itself"),
         Design::Decode(cut) => (cut.threads(), 0),
         Design::Tensor { keys, buffers, .. } => {
             let blocks = 2 * buffers * keys * (d + values + 16);
@@ -185,6 +188,7 @@ fn source(
             tile + FRAGMENTS + include_str!("tensor.cu")
         }
         Design::Decode(cut) => cut.text() + DECODE,
+        Design::Long(cut) => cut.text(""),
         Design::Tiled { tile } => {
             format!("constexpr int TILE = {tile};\n{}", include_str!("tiled.cu"))
         }
@@ -238,18 +242,6 @@ const CLAMPED: &str =
 }
 ";
 
-/// A compiled attention.
-#[derive(Debug)]
-pub(super) struct CompiledAttention {
-    entry: Entry,
-    is_empty: bool,
-    shape: AttentionShape,
-    /// q, k, v, and scales of k and v that are codes.
-    operands: Vec<ViewStart>,
-    results: [Option<ViewStart>; 2],
-    captures: Vec<SlotId>,
-}
-
 /// `attention` with its score and mask functions, and dropout.
 pub(crate) const KERNEL: NamedKernel = NamedKernel {
     declines_regions: |_| None,
@@ -259,7 +251,10 @@ pub(crate) const KERNEL: NamedKernel = NamedKernel {
         let design = Design::of(call, op, machine.architecture)?;
         fits(call, design)?;
         region::print(regions, (op.0, &call.operands[3..]), call.operands[0].ty.dtype)?;
-        Ok(block_mask(call, op, design)?.map_or(0, BlockMask::scratch_bytes))
+        match design {
+            Design::Long(cut) => Ok(cut.scratch_bytes()),
+            _ => Ok(block_mask(call, op, design)?.map_or(0, BlockMask::scratch_bytes)),
+        }
     },
     ..NamedKernel::new("attention", Compile::Composite(compile), Sources::Of(sources_of))
 };
@@ -320,6 +315,10 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         let mask = block_mask(call, (attention, regions), design)?;
         return hopper::compile(site, call, (tile, shape, mask), &source);
     }
+    if let Design::Long(cut) = design {
+        let compiled = CompiledAttention::long(site, (call, 3), (&source, cut), shape)?;
+        return Ok(Box::new(compiled));
+    }
     let widths = [q, v].map(|view| view.ty.sizes()[3]);
     let (threads, bytes) = block(design, widths, q.ty.dtype.accumulation().bits() / 8);
     let blocks = match design {
@@ -334,41 +333,4 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
     let entry = Entry::new(site.device, (&source, "attention"), config)?;
     let is_empty = matrices * tiles == 0;
     Ok(Box::new(CompiledAttention::new(call, 3, (entry, is_empty, shape))))
-}
-
-impl CompiledAttention {
-    /// A call of so many operands before its captures.
-    pub(super) fn new(
-        call: &KernelCall,
-        own: usize,
-        (entry, is_empty, shape): (Entry, bool, AttentionShape),
-    ) -> Self {
-        let (operands, captures) = call.operands.split_at(own);
-        Self {
-            entry,
-            is_empty,
-            shape,
-            operands: operands.iter().map(ViewStart::new).collect(),
-            results: [0, 1].map(|i| call.results[i].as_ref().map(ViewStart::new)),
-            captures: captures.iter().map(|view| view.slot).collect(),
-        }
-    }
-}
-
-impl Launch for CompiledAttention {
-    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        if self.is_empty {
-            return Ok(());
-        }
-        let operands = self.operands.iter().map(|place| place.of(addresses));
-        let results = self.results.map(|place| place.map_or(0, |place| place.of(addresses)));
-        let captures = self.captures.iter().map(|&slot| addresses.of(slot));
-        let mut places: Vec<u64> = operands.chain(results).chain(captures).collect();
-        let mut shape = self.shape;
-        let mut parameters: Vec<*mut c_void> =
-            places.iter_mut().map(|place| (place as *mut u64).cast()).collect();
-        parameters.insert(self.operands.len() + results.len(), (&raw mut shape).cast());
-        // SAFETY: the parameters are those of the kernel, which keeps to the rows of the shape.
-        unsafe { self.entry.launch(stream, &mut parameters) }
-    }
 }

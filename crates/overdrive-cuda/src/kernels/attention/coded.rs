@@ -1,13 +1,15 @@
-//! `quantized_attention`: `decode.cu` over keys and values that are codes, as a cache of 8 bits has
-//! them.
+//! `quantized_attention`: `decode.cu` and `decode_long.cu` over keys and values that are codes, as a
+//! cache of 8 bits has them.
 
 use cudarc::driver::LaunchConfig;
 use overdrive_ir::ops::QuantizedAttention;
 use overdrive_ir::plan::{KernelCall, View};
 use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 
-use super::call::{CompiledAttention, DECODE, specialised};
+use super::call::{DECODE, specialised};
+use super::compiled::CompiledAttention;
 use super::cut::Cut;
+use super::decode_long::LongCut;
 use super::region;
 use super::shape::AttentionShape;
 use crate::compiler::{Architecture, KernelSource};
@@ -20,10 +22,30 @@ pub(crate) const KERNEL: NamedKernel = NamedKernel {
     declines_regions: |_| None,
     declines,
     needs: |call, op, regions, machine| {
-        source(call, (attention_of(op), regions), machine.architecture).map(|_| 0)
+        let (_, design) = source(call, (attention_of(op), regions), machine.architecture)?;
+        Ok(match design {
+            Design::Long(cut) => cut.scratch_bytes(),
+            Design::Decode(_) => 0,
+        })
     },
     ..NamedKernel::new("quantized_attention", Compile::Composite(compile), Sources::Of(sources_of))
 };
+
+/// A kernel with its cut.
+#[derive(Clone, Copy, Debug)]
+enum Design {
+    /// `decode.cu`.
+    Decode(Cut),
+    /// `decode_long.cu`.
+    Long(LongCut),
+}
+
+impl Design {
+    fn of(call: &KernelCall, architecture: Architecture) -> Option<Self> {
+        let long = LongCut::of_codes(call, architecture).map(Self::Long);
+        long.or_else(|| Cut::of_codes(call, architecture).map(Self::Decode))
+    }
+}
 
 /// The op of a call, which the table found by name.
 fn attention_of(op: &OpRef) -> &QuantizedAttention {
@@ -51,8 +73,8 @@ fn source(
     call: &KernelCall,
     (op, regions): (&QuantizedAttention, &[Graph]),
     architecture: Architecture,
-) -> Result<(KernelSource, Cut), Refusal> {
-    let cut = Cut::of_codes(call, architecture).ok_or_else(|| {
+) -> Result<(KernelSource, Design), Refusal> {
+    let design = Design::of(call, architecture).ok_or_else(|| {
         Refusal::Unsupported("codes whose channels lie apart have no kernel".to_owned())
     })?;
     let strides = |name: &str, scale: &View| {
@@ -60,14 +82,16 @@ fn source(
         format!("constexpr i64 {name}_B = {b}, {name}_H = {h}, {name}_T = {t};\n")
     };
     let [codes, k_scale, v_scale] = [1, 3, 4].map(|i| &call.operands[i]);
-    let text = cut.text()
-        + &format!("#define CODES {}\n", codes.ty.dtype)
+    let definitions = format!("#define CODES {}\n", codes.ty.dtype)
         + &strides("K_SCALE", k_scale)
-        + &strides("V_SCALE", v_scale)
-        + DECODE;
+        + &strides("V_SCALE", v_scale);
+    let text = match design {
+        Design::Decode(cut) => cut.text() + &definitions + DECODE,
+        Design::Long(cut) => cut.text(&definitions),
+    };
     let rest = &call.operands[QuantizedAttention::OPERANDS..];
     let functions = region::print(regions, (&op.attention, rest), call.operands[0].ty.dtype)?;
-    Ok((specialised("quantized_attention", call, (&op.attention, functions), &text), cut))
+    Ok((specialised("quantized_attention", call, (&op.attention, functions), &text), design))
 }
 
 /// The sources of the kernels that a call is compiled to, with their architectures.
@@ -84,22 +108,30 @@ fn sources_of(call: &KernelCall, op: &OpRef, regions: &[Graph]) -> PrintedCall {
 
 fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) -> Launched {
     let op = attention_of(op);
-    let (source, cut) = source(call, (op, regions), site.device.architecture())?;
+    let (source, design) = source(call, (op, regions), site.device.architecture())?;
     let (q, k) = (call.operands[0].ty.sizes(), call.operands[1].ty.sizes());
-    let blocks = q[0] * k[1] * cut.blocks();
+    let own = QuantizedAttention::OPERANDS;
+    let blocks = match design {
+        Design::Decode(cut) => q[0] * k[1] * cut.blocks(),
+        Design::Long(cut) => cut.blocks(),
+    };
     let (Ok(blocks), true) = (i32::try_from(blocks), k[2] <= 1 << 30) else {
         let found = format!("{} heads of {} keys", q[0] * q[1], k[2]);
         return Err(Refusal::Unsupported(format!(
             "{found} are more than one launch takes; split the batch"
         )));
     };
-    let config = LaunchConfig {
-        grid_dim: (blocks as u32, 1, 1),
-        block_dim: (cut.threads(), 1, 1),
-        shared_mem_bytes: 0,
-    };
-    let entry = Entry::new(site.device, (&source, "attention"), config)?;
     let shape = AttentionShape::of(call, op.attention.factor(q[3]));
-    let compiled = (entry, blocks == 0, shape);
-    Ok(Box::new(CompiledAttention::new(call, QuantizedAttention::OPERANDS, compiled)))
+    Ok(Box::new(match design {
+        Design::Long(cut) => CompiledAttention::long(site, (call, own), (&source, cut), shape)?,
+        Design::Decode(cut) => {
+            let config = LaunchConfig {
+                grid_dim: (blocks as u32, 1, 1),
+                block_dim: (cut.threads(), 1, 1),
+                shared_mem_bytes: 0,
+            };
+            let entry = Entry::new(site.device, (&source, "attention"), config)?;
+            CompiledAttention::new(call, own, (entry, blocks == 0, shape))
+        }
+    }))
 }

@@ -1,4 +1,6 @@
-//! How `decode.cu` cuts a call: rows for each block, and keys among the blocks of a cluster.
+//! How `decode.cu` cuts a call: rows for each block, and keys among the blocks of a cluster. It has
+//! calls of up to `SHORT` keys. Beyond, it has codes beside f32 and codes whose rows
+//! `decode_long.cu` cannot copy.
 
 use overdrive_ir::plan::{KernelCall, View};
 use overdrive_ir::{DType, ops::QuantizedAttention};
@@ -26,10 +28,10 @@ pub(super) struct Cut {
 impl Cut {
     /// Most rows: what a thread keeps of each fills its registers.
     const ROWS: usize = 8;
-    /// Keys below which blocks share the rows of a key head rather than its keys. All of them read
-    /// the keys then, from the L2. A cluster takes two barriers, and eight rows many instructions:
-    /// 7.2 us for 128 keys on an H200.
-    const SHORT: usize = 1024;
+    /// Most keys of this kernel where `decode_long.cu` has a form too. Blocks then share the rows of
+    /// a key head rather than its keys. All of them read the keys, from the L2. A cluster takes two
+    /// barriers, and eight rows many instructions: 7.2 us for 128 keys on an H200.
+    pub(super) const SHORT: usize = 1024;
     /// Fewest keys of a block, as long as a cluster can have more blocks.
     const KEYS: usize = 32;
     /// The same of few keys.
@@ -40,9 +42,6 @@ impl Cut {
     const KEYS_OF_WARP: usize = 64;
     /// The same of few keys: one step of eight.
     const KEYS_OF_SHORT_WARP: usize = 8;
-    /// Keys beyond which rows are cut among blocks, though each block then reads the keys. Eight
-    /// rows in a block leave registers for few warps.
-    const LONG: usize = 4096;
     /// Most channels of a head: eight for each lane of a warp.
     pub(super) const CHANNELS: usize = 256;
 
@@ -51,9 +50,9 @@ impl Cut {
         let [q, v] = [0, 2].map(|i| &call.operands[i]);
         let d = four(q)?[3];
         let keys = four(&call.operands[1])?[2];
-        let most = if keys > Self::LONG { Self::ROWS / 2 } else { Self::ROWS };
-        let cut = Self::of(call, architecture, most)?;
-        let fits = matches!(q.ty.dtype, DType::F16 | DType::BF16)
+        let cut = Self::of(call, architecture, Self::ROWS)?;
+        let fits = keys <= Self::SHORT
+            && matches!(q.ty.dtype, DType::F16 | DType::BF16)
             && matches!(d, 32 | 64 | 128 | 256)
             && four(v)?[3] == d
             && cut.rows * cut.parts <= Self::ROWS
@@ -138,6 +137,6 @@ impl Cut {
     }
 }
 
-fn four(view: &View) -> Option<[usize; 4]> {
+pub(super) fn four(view: &View) -> Option<[usize; 4]> {
     view.ty.sizes().try_into().ok()
 }

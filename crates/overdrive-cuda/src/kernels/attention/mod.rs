@@ -1,13 +1,13 @@
 //! `attention`, a tile at a time, with any score and mask function and with dropout. Apart from
 //! operands and results no memory grows with T.
 //!
-//! For 16-bit floats `hopper.cu` uses the tensor cores of Hopper, `tensor.cu` those of every GPU,
-//! and `decode.cu` is for few queries. `tiled.cu` is for every other case. `cut` cuts calls for
-//! `decode.cu`, which also takes keys and values that are codes (`coded`). `region` prints score
-//! and mask functions into all of them, `dropout` the constants of dropped weights. `call` chooses
-//! and launches; every kernel is given a `shape`. `block_mask` finds the blocks of keys that a mask
-//! function hides. `grad.cu` has the gradients on Hopper, `captures.cu` the gradients of captured
-//! tensors.
+//! For 16-bit floats `hopper.cu` uses the tensor cores of Hopper, `tensor.cu` those of every GPU.
+//! Few queries have `decode.cu` over few keys, cut by `cut`, and `decode_long.cu` over many, cut by
+//! `decode_long`. Both also take keys and values that are codes (`coded`). `tiled.cu` is for every
+//! other case. `region` prints score and mask functions into all of them, `dropout` the constants
+//! of dropped weights. `call` chooses; every kernel is given a `shape`, and `compiled` launches
+//! most of them. `block_mask` finds the blocks of keys that a mask function hides. `grad.cu` has
+//! the gradients on Hopper, `captures.cu` the gradients of captured tensors.
 //!
 //! Sources: Dao, "FlashAttention-2", arXiv:2307.08691; Dong et al.,
 //! "Flex attention", arXiv:2412.05496.
@@ -16,7 +16,9 @@ mod block_mask;
 mod call;
 mod captures;
 mod coded;
+mod compiled;
 mod cut;
+mod decode_long;
 mod dropout;
 pub(super) mod grad;
 mod homes;
