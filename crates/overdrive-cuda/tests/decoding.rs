@@ -16,7 +16,7 @@ use overdrive_ir::{
     Array, Backend, Builder, Compare, DType, Expr, Graph, Init, Mode, Plan, State, Tensor,
     TensorType, Tuning,
 };
-use overdrive_models::{Caches, Span};
+use overdrive_models::{CacheCodes, Caches, Span};
 use overdrive_passes::{Additions, Evidence, Quantization, QuantizationMode, quantize};
 use support::llama::{
     CAPACITY, LAYERS, distance, in_format, llama, shuffled_pages, step_of, steps_agree,
@@ -71,10 +71,27 @@ fn a_layer_of_codes_is_six_launches() {
     }
 }
 
+/// The same step over a cache of these codes.
+fn step_over(codes: CacheCodes) -> Graph {
+    step_of(DType::BF16, Caches { codes: Some(codes), ..Caches::of_one(CAPACITY) })
+}
+
+/// Rotated keys and values become codes and scales in the launch that writes caches. Rotations of
+/// queries and keys have a launch each before it.
+#[test]
+fn a_layer_over_a_cache_of_codes_is_eight_launches() {
+    for codes in CacheCodes::ALL {
+        let (plan, _) = gathered(&step_over(codes));
+        let in_layers = |step: &&Step| !step.prepare && step.scope.contains("layers");
+        assert_eq!(plan.steps.iter().filter(in_layers).count(), 8 * LAYERS, "{codes:?}: {plan}");
+    }
+}
+
 #[test]
 fn launches_of_several_steps_compile_and_spill_nothing() {
     let coded = CODED.map(|mode| coded_step(mode, DType::BF16));
-    let graphs = [step(DType::F16)].into_iter().chain(coded);
+    let over_codes = CacheCodes::ALL.map(step_over);
+    let graphs = [step(DType::F16)].into_iter().chain(coded).chain(over_codes);
     for steps in graphs.flat_map(|graph| gathered(&graph).1) {
         let steps = &steps;
         let all: Vec<&Step> = steps.iter().collect();

@@ -83,7 +83,7 @@ pub(super) struct RowPrinter<'a> {
     pub(super) partials: &'a Partials,
     pub(super) rows: usize,
     /// A block's number and the number of blocks, in C++.
-    pub(super) grid: [&'static str; 2],
+    pub(super) grid: [&'a str; 2],
 }
 
 /// Rows are shared among all blocks.

@@ -5,21 +5,26 @@
 //! the caches is as many more. A launch for each costs far more than the numbers. An in-place write
 //! into a state (`dynamic_update_slice`) is a loop whose result begins at an offset that comes from
 //! other data. If it follows the loop that makes the written values, the two become that one loop
-//! with another result. Each unit has blocks of its own. Invariant: no unit reads what another
-//! writes.
+//! with another result. A loop may fold short rows, as codes of keys and values do: their scales
+//! and codes are results of one loop, each with a place of its own. Each unit has blocks of its
+//! own. Invariant: no unit reads what another writes.
 
 use super::compile::refuse_shared_bytes;
 use super::cpp::Text;
-use super::kernel::{Argument, Use};
-use super::map::{Groups, block, body};
+use super::kernel::{Argument, PrinterMachine, Use};
+use super::map::{block, body};
+use super::nest::Lanes;
 use super::nest::LoopNest;
 use super::points::Points;
+use super::row_printer::RowPrinter;
+use super::row_shape::RowShape;
 use super::source::{ENTRY, head};
+use super::split::{Partials, Share};
 use super::stages::Stages;
 use super::tiles::PointOrder;
 use super::unroll::unrolled;
 use crate::Error;
-use crate::compiler::KernelSource;
+use crate::compiler::{Architecture, KernelSource};
 use crate::entry::{Entry, WAIT_ALONE};
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use cudarc::driver::{CudaStream, LaunchConfig};
@@ -37,32 +42,42 @@ const UNITS: usize = 8;
 /// Bytes that a thread may move at once.
 const WIDEST: i64 = 16;
 
-/// A loop without reductions, and where its result begins if data says.
+/// A loop, and where its results begin if data says.
 struct SmallUnit {
     program: Program,
-    moved: Option<Moved>,
+    moved: Vec<Moved>,
 }
 
 /// A result that begins at a place that is read.
+#[derive(Clone)]
 struct Moved {
     /// The whole that it is a part of.
     slot: SlotId,
     starts: Access,
     /// For each dimension of the whole that has room: its number, the last start, its stride.
     terms: Vec<(usize, i64, i64)>,
+    /// Whether neighbours may still be written at once.
+    is_aligned: bool,
 }
 
 impl SmallUnit {
     fn of_loop(step: &Step) -> Option<Self> {
         let StepKind::Loop(program) = &step.kind else { return None };
-        let program = unrolled(program)?;
+        let program = match unrolled(program) {
+            Some(unrolled) => unrolled,
+            None if has_short_rows(program) => program.clone(),
+            None => return None,
+        };
         let is_small = (1..=POINTS).contains(&program.points());
-        (is_small && step.aliases.is_empty()).then_some(Self { program, moved: None })
+        (is_small && step.aliases.is_empty()).then_some(Self { program, moved: vec![] })
     }
 
     /// The loop that copies the written values.
     fn of_update(call: &KernelCall, step: &Step) -> Option<Self> {
         let (update, result, moved) = in_place(call, step)?;
+        if !moved.is_aligned {
+            return None;
+        }
         let mut program = Program { extents: update.ty.sizes(), ..Program::default() };
         let access = |view: &View| Access {
             slot: view.slot,
@@ -72,18 +87,22 @@ impl SmallUnit {
         let value = program.push(Instr::Load(access(update)), update.ty.dtype);
         program.stores.push(Store { access: access(result), value });
         let is_small = (1..=POINTS).contains(&program.points());
-        is_small.then_some(Self { program, moved: Some(moved) })
+        is_small.then_some(Self { program, moved: vec![moved] })
     }
 
-    /// The same loop with its only result in the place that a step after it copies it to.
+    /// The same loop with a result in the place that a step after it copies it to.
     fn with_update(&self, call: &KernelCall, step: &Step) -> Option<Self> {
         let (update, result, moved) = in_place(call, step)?;
         let sizes = update.ty.sizes();
         let rows: Vec<i64> =
             overdrive_ir::row_major(&sizes).into_iter().map(|stride| stride as i64).collect();
-        let [store] = &self.program.stores[..] else { return None };
+        let stores = &self.program.stores;
+        let number = stores.iter().position(|store| store.access.slot == update.slot)?;
+        let store = &stores[number];
+        // Of a row there is one, or neighbours.
+        let is_alone = self.program.reduced > 0 && !self.program.is_spread(&store.access);
         let dense = update.offset == 0 && update.strides == rows;
-        if !dense || store.access.slot != update.slot || store.access.offset != 0 {
+        if !dense || store.access.offset != 0 || !(moved.is_aligned || is_alone) {
             return None;
         }
         // The distance that a step of each loop moves along each dimension, and how far all of them
@@ -108,8 +127,9 @@ impl SmallUnit {
         }
         let mut program = self.program.clone();
         let access = Access { slot: result.slot, offset: result.offset, strides };
-        program.stores[0].access = access;
-        Some(Self { program, moved: Some(moved) })
+        program.stores[number].access = access;
+        let before = self.moved.iter().cloned();
+        Some(Self { program, moved: before.chain([moved]).collect() })
     }
 
     fn reads(&self, slot: SlotId) -> bool {
@@ -117,7 +137,7 @@ impl SmallUnit {
             Instr::Load(access) => access.slot == slot,
             _ => false,
         });
-        loads || self.moved.as_ref().is_some_and(|moved| moved.starts.slot == slot)
+        loads || self.moved.iter().any(|moved| moved.starts.slot == slot)
     }
 }
 
@@ -139,12 +159,12 @@ fn in_place<'a>(call: &'a KernelCall, step: &Step) -> Option<(&'a View, &'a View
         .filter(room)
         .map(|d| (d, (whole[d] - part[d]) as i64, result.strides[d]))
         .collect();
-    // Neighbours are still written at once.
     let bytes = result.ty.dtype.bits() as i64 / 8;
-    let aligned = bytes > 0 && terms.iter().all(|(_, _, stride)| stride * bytes % WIDEST == 0);
+    let is_aligned = bytes > 0 && terms.iter().all(|(_, _, stride)| stride * bytes % WIDEST == 0);
     let starts =
         Access { slot: starts.slot, offset: starts.offset, strides: starts.strides.clone() };
-    (in_place && aligned).then_some((update, result, Moved { slot: result.slot, starts, terms }))
+    let moved = Moved { slot: result.slot, starts, terms, is_aligned };
+    in_place.then_some((update, result, moved))
 }
 
 /// The units of steps; `None` where one launch cannot do all.
@@ -197,11 +217,40 @@ fn packed(unit: &SmallUnit) -> bool {
     unit.program.dtypes.iter().any(|dtype| dtype.bits() < 8)
 }
 
+/// Whether the threads of a warp or fewer fold a row, so that a block of a map has whole rows.
+fn has_short_rows(program: &Program) -> bool {
+    let nest = LoopNest::new(program);
+    if program.points() == 0 || !matches!(nest.lanes, Lanes::Along) {
+        return false;
+    }
+    let stages = Stages::new(program, &nest);
+    let shape = RowShape::new(&Points::new(program, (&nest, &stages), &[]), ANY);
+    shape.threads <= 32 && shape.rows * shape.threads == block().threads
+}
+
+/// Rows of this length have the same shape on every machine.
+const ANY: PrinterMachine = PrinterMachine { multiprocessors: 1, architecture: Architecture::Sm80 };
+
+/// The work of the threads of the block numbered `number` of a unit that folds short rows, and its
+/// blocks.
+fn rows(points: &Points<'_>) -> (Text, usize) {
+    let shape = RowShape::new(points, ANY);
+    let rows: usize = points.nest.kept().iter().product();
+    let blocks = rows.div_ceil(shape.rows);
+    let [share] = &Share::whole(points.stages)[..] else { unreachable!("a short row is whole") };
+    let (partials, count) = (Partials::default(), blocks.to_string());
+    let grid = ["number", &count];
+    let mut text = Text::default();
+    points.constants(&mut text);
+    RowPrinter { points, shape: &shape, share, partials: &partials, rows, grid }.print(&mut text);
+    (text, blocks)
+}
+
 /// A unit as text.
 struct PrintedUnit {
     text: Vec<String>,
     arguments: Vec<Argument>,
-    groups: Groups,
+    blocks: usize,
 }
 
 impl PrintedUnit {
@@ -209,18 +258,24 @@ impl PrintedUnit {
         let nest = LoopNest::new(&unit.program);
         let stages = Stages::new(&unit.program, &nest);
         let mut points = Points::new(&unit.program, (&nest, &stages), &[]);
-        if let Some(moved) = &unit.moved {
+        for moved in &unit.moved {
             points.parameters.add(moved.starts.slot, DType::I64, Use::Read);
         }
-        let count = PointOrder::new(&nest).count().to_string();
-        let (body, groups) = body(&mut points, ("number", &count));
+        let (body, blocks) = match unit.program.reduced {
+            0 => {
+                let count = PointOrder::new(&nest).count().to_string();
+                let (body, groups) = body(&mut points, ("number", &count));
+                (body, groups.blocks())
+            }
+            _ => rows(&points),
+        };
         let mut text = Vec::new();
         let place = |slot| points.parameters.name(slot);
         for (at, declaration) in points.parameters.declarations().into_iter().enumerate() {
             let ty = declaration.split('*').next().unwrap_or_default().to_owned();
             text.push(format!("{declaration} = ({ty}*)given.at[{}];", first + at));
         }
-        if let Some(Moved { slot, starts, terms }) = &unit.moved {
+        for Moved { slot, starts, terms, .. } in &unit.moved {
             let (to, from) = (place(*slot), place(starts.slot));
             for (d, last, stride) in terms {
                 let at = starts.offset + *d as i64 * starts.strides[0];
@@ -228,7 +283,7 @@ impl PrintedUnit {
             }
         }
         text.extend(body.finish().lines().map(str::to_owned));
-        Self { text, arguments: points.parameters.arguments(), groups }
+        Self { text, arguments: points.parameters.arguments(), blocks }
     }
 }
 
@@ -238,7 +293,7 @@ fn print(units: &[SmallUnit]) -> (KernelSource, Vec<Argument>, usize) {
     let mut bodies = Text::default();
     for unit in units {
         let printed = PrintedUnit::of(unit, arguments.len());
-        let last = first + printed.groups.blocks();
+        let last = first + printed.blocks;
         bodies.block(format!("if (blockIdx.x < {last})"), |text| {
             text.line(format!("const u32 number = blockIdx.x - {first};"));
             printed.text.iter().for_each(|line| text.line(line.as_str()));

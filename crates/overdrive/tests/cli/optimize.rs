@@ -268,11 +268,11 @@ fn a_decoder_is_timed_by_the_token() {
     fs::write(folder.path("words.txt"), drawn.collect::<Vec<_>>().join(" ")).unwrap();
     let model = fixture("llama").display().to_string();
     let of = |arguments: &str| {
-        let line = format!("{arguments} --data words.txt --target size --effort quick --batches 2");
+        let line = format!("{arguments} --data words.txt --effort quick --batches 2");
         let words = ["optimize", &model, "--device", "cpu", "--threads", "1"];
         folder.overdrive(&words.into_iter().chain(line.split_whitespace()).collect::<Vec<_>>())
     };
-    of("--decode 6 --max-loss 50 -o out").ends(0, &["PASS", "a token after 6 takes"]);
+    of("--decode 6 --target size --max-loss 50 -o out").ends(0, &["PASS", "a token after 6 takes"]);
     let stored = decision(&folder, "out");
     assert_eq!(stored["asked"]["decode"], 6);
     assert!(stored["record"]["sessions"].as_array().is_some_and(|all| !all.is_empty()));
@@ -286,7 +286,14 @@ fn a_decoder_is_timed_by_the_token() {
     folder.line(&line).ends(0, &["3 made", "codes and f32 weights"]);
     folder.line(&format!("{line} --dtype bf16")).ends(0, &["3 made", "codes and bf16 weights"]);
     // Times of whole calls are no continuation of times of tokens.
-    of("--max-loss 50 --resume -o out").ends(2, &["cannot resume", "--decode is 6"]);
+    of("--target size --max-loss 50 --resume -o out").ends(2, &["cannot resume", "--decode is 6"]);
+    // A cache takes bytes of a call, and none of the parameters.
+    assert!(stored["record"].get("caches").is_none());
+    of("--decode 6 --target memory --max-loss 50 -o cached").ends(0, &["PASS", "-cache"]);
+    let stored = decision(&folder, "cached");
+    assert_eq!(stored["record"]["caches"], serde_json::json!(["int8", "fp8"]));
+    let scores = stored["record"]["scores"].as_object().unwrap();
+    assert!(scores.keys().any(|name| name.ends_with("-cache")), "{:?}", scores.keys());
     of("--decode 100000 -o no").ends(2, &["--decode 100000", "expected at most"]);
     optimize(&folder, "--decode 6 -o no").ends(2, &["expected a decoder"]);
     let model = fixture("bert").display().to_string();
