@@ -338,8 +338,8 @@ fn attention_of_few_queries_computes_what_the_definition_says() {
     let Some(backend) = gpu() else { return };
     // Heads, key heads, queries, keys, channels. The shapes have every width and groups that are no
     // power of two. They have fewer keys than a block takes, more than are read at once, and
-    // several sequences. Beyond 1024 keys another kernel cuts keys among blocks, and more than eight
-    // rows among tasks.
+    // several sequences. Beyond 1024 keys another kernel cuts keys among blocks, and more than
+    // eight rows among tasks.
     let shapes: [[usize; 6]; 16] = [
         [1, 8, 2, 1, 320, 64],
         [1, 32, 4, 1, 2100, 64],

@@ -120,8 +120,8 @@ fn attentions_of_hopper_compile_and_spill_nothing() {
     }
 }
 
-/// The next token over long caches: each width, rows in one task and in several, and a score
-/// function, a mask of positions and dropped weights.
+/// The next token over long caches, in each width, with rows in one task and in several. Score
+/// functions, a mask of positions and dropped weights come in turn.
 #[test]
 fn attentions_over_long_caches_compile_and_spill_nothing() {
     let positions = [TensorType::new(DType::I64, [2])];
