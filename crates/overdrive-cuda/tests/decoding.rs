@@ -355,8 +355,9 @@ fn attention_of_few_queries_computes_what_the_definition_says() {
     let Some(backend) = gpu() else { return };
     // Heads, key heads, queries, keys, channels. The shapes have every width and groups that are no
     // power of two. They have fewer keys than a block takes, more than are read at once, and
-    // several sequences. Long ones have more warps, and rows that are cut among blocks.
-    let shapes: [[usize; 6]; 11] = [
+    // several sequences. Beyond 1024 keys another kernel cuts keys among blocks, and more than
+    // eight rows among tasks.
+    let shapes: [[usize; 6]; 16] = [
         [1, 8, 2, 1, 320, 64],
         [1, 32, 4, 1, 2100, 64],
         [1, 3, 1, 1, 77, 32],
@@ -368,6 +369,11 @@ fn attention_of_few_queries_computes_what_the_definition_says() {
         [1, 2, 2, 8, 9, 64],
         [1, 4, 4, 1, 9000, 64],
         [2, 16, 2, 1, 6000, 128],
+        [1, 3, 1, 1, 4099, 64],
+        [1, 16, 1, 1, 1025, 128],
+        [2, 2, 2, 1, 2000, 256],
+        [1, 4, 2, 3, 1700, 64],
+        [70, 2, 2, 1, 1100, 32],
     ];
     for dtype in [DType::BF16, DType::F16] {
         for [batch, heads, shared, queries, keys, d] in shapes {
@@ -394,31 +400,77 @@ fn attention_of_few_queries_computes_what_the_definition_says() {
                 b.output("out", out);
                 b.output("lse", lse);
                 let graph = b.finish().unwrap();
-                let tensors = drawn(&graph);
-                let arrays: Vec<Array> = tensors.iter().map(Array::from).collect();
-                let expected = eval(&graph, &arrays, &mut States::new());
-                let mut session = backend
-                    .compile(&graph, Mode::Compile, &Tuning::default())
-                    .unwrap()
-                    .session()
-                    .unwrap();
-                let inputs: Vec<_> = tensors.iter().map(|t| backend.upload(t).unwrap()).collect();
-                let types = graph.outputs().iter().map(|o| graph.ty(o.value));
-                let mut outputs: Vec<_> = types.map(|ty| backend.output(ty).unwrap()).collect();
-                let mut state = State::default();
-                session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
-                for (expected, output) in expected.iter().zip(&outputs) {
-                    let found = Array::from(&backend.download(output).unwrap());
-                    compare(expected, &found, Tolerance::new(dtype, d + keys, 8.0)).unwrap_or_else(
-                        |e| {
-                            panic!(
-                                "{dtype} {:?} {seen}: {e}",
-                                [batch, heads, shared, queries, keys, d]
-                            )
-                        },
-                    );
-                }
+                let case = format!("{dtype} {:?} {seen}", [batch, heads, shared, queries, keys, d]);
+                attends(&backend, &graph, (Tolerance::new(dtype, d + keys, 8.0), &case));
             }
+        }
+    }
+}
+
+/// Runs a graph of attention in every mode, against the definition. Calls repeat to the bit, so
+/// that each leaves the counters of the kernel as the next expects them.
+fn attends(backend: &dyn Backend, graph: &Graph, (tolerance, case): (Tolerance, &str)) {
+    let tensors = drawn(graph);
+    let arrays: Vec<Array> = tensors.iter().map(Array::from).collect();
+    let expected = eval(graph, &arrays, &mut States::new());
+    let inputs: Vec<_> = tensors.iter().map(|t| backend.upload(t).unwrap()).collect();
+    for mode in [Mode::Compile, Mode::Graph] {
+        let mut session =
+            backend.compile(graph, mode, &Tuning::default()).unwrap().session().unwrap();
+        let types = graph.outputs().iter().map(|o| graph.ty(o.value));
+        let mut outputs: Vec<_> = types.map(|ty| backend.output(ty).unwrap()).collect();
+        let mut results = (0..3).map(|_| {
+            let mut state = State::default();
+            session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
+            outputs.iter().map(|output| backend.download(output).unwrap()).collect()
+        });
+        let first: Vec<Tensor> = results.next().unwrap();
+        assert!(results.all(|next| next == first), "{case} {mode:?}: calls differ");
+        for (expected, found) in expected.iter().zip(&first) {
+            compare(expected, &Array::from(found), tolerance)
+                .unwrap_or_else(|e| panic!("{case} {mode:?}: {e}"));
+        }
+    }
+}
+
+/// Sequences of one batch whose lengths are at the borders of tiles, of warps and of blocks.
+#[test]
+fn attention_over_ragged_caches_computes_what_the_definition_says() {
+    let Some(backend) = gpu() else { return };
+    const LENGTHS: [usize; 13] = [1, 15, 16, 17, 32, 33, 64, 65, 256, 257, 1024, 1025, 2049];
+    // Query heads, key heads, keys, channels. The kernel for long caches begins at 1025 keys. Its
+    // rows are in one task, or from nine on in several.
+    let shapes: [[usize; 4]; 8] = [
+        [2, 2, 1024, 64],
+        [3, 1, 1025, 64],
+        [8, 1, 4100, 64],
+        [16, 1, 2050, 128],
+        [6, 2, 4096, 128],
+        [9, 1, 2049, 256],
+        [4, 4, 1300, 32],
+        [4, 2, 1100, 80],
+    ];
+    for dtype in [DType::BF16, DType::F16] {
+        for [heads, shared, keys, d] in shapes {
+            let lengths = LENGTHS.iter().copied().filter(|&length| length < keys);
+            let last: Vec<i128> =
+                lengths.chain([keys - 1, keys]).map(|length| length as i128 - 1).collect();
+            let b = Builder::new("attention");
+            let input = |name, shape: [usize; 4]| b.input(name, TensorType::new(dtype, shape));
+            let q = input("q", [last.len(), heads, 1, d]);
+            let [k, v] = ["k", "v"].map(|name| input(name, [last.len(), shared, keys, d]));
+            let last = Tensor::from_ints(DType::I64, [last.len()], &last);
+            let mask = mask_region(&[last.ty().clone()], |[b, _, _, k], captures| {
+                k.convert(DType::I64).compare(Compare::Le, captures[0].at(&[b]))
+            });
+            let last = b.constant(last);
+            let regions = vec![mask.unwrap()];
+            let [out, lse] = q.attention_with([k, v], Attention::FULL, regions, &[last]);
+            b.output("out", out);
+            b.output("lse", lse);
+            let case = format!("{dtype} {:?}", [heads, shared, keys, d]);
+            let tolerance = Tolerance::new(dtype, d + keys, 8.0);
+            attends(&backend, &b.finish().unwrap(), (tolerance, &case));
         }
     }
 }

@@ -120,6 +120,58 @@ fn attentions_of_hopper_compile_and_spill_nothing() {
     }
 }
 
+/// The next token over long caches, in each width, with rows in one task and in several. Score
+/// functions, a mask of positions and dropped weights come in turn.
+#[test]
+fn attentions_over_long_caches_compile_and_spill_nothing() {
+    let positions = [TensorType::new(DType::I64, [2])];
+    let mask = mask_region(&positions, |[b, _, _, k], captures| {
+        k.convert(DType::I64).compare(Compare::Le, captures[0].at(&[b]))
+    });
+    let score = score_region(DType::F32, &positions, |score, [_, h, _, k], _| {
+        score + (h - k).convert(DType::F32) * 0.01
+    });
+    let regions = [score.unwrap(), mask.unwrap()];
+    // Query heads, keys and channels; blocks of a task, and warps on Hopper.
+    let shapes = [
+        (DType::BF16, [2, 16_384, 64], [32, 8]),
+        (DType::F16, [6, 4099, 128], [33, 4]),
+        (DType::F16, [16, 1025, 32], [5, 4]),
+        (DType::BF16, [18, 2048, 256], [16, 4]),
+    ];
+    for (turn, (dtype, [heads, keys, d], [split, warps])) in shapes.into_iter().enumerate() {
+        let b = Builder::new("attention");
+        let (attention, seed) = match turn {
+            1 => {
+                let (attention, seed) = dropping(&b);
+                (attention, Some(seed))
+            }
+            _ => (Attention::FULL, None),
+        };
+        let [q, k, v] =
+            [("q", [heads, 1]), ("k", [2, keys]), ("v", [2, keys])].map(|(name, [heads, rows])| {
+                b.input(name, TensorType::new(dtype, [2, heads, rows, d]))
+            });
+        let position = b.input("position", positions[0].clone());
+        let rest: Vec<_> = seed.into_iter().chain([position]).collect();
+        let regions = &regions[usize::from(turn % 2 == 0)..];
+        let [out, lse] = q.attention_with([k, v], attention, regions.to_vec(), &rest);
+        b.output("out", out);
+        b.output("lse", lse);
+        let sources = sources_of(&b.finish().unwrap());
+        let (source, _) = sources
+            .iter()
+            .find(|(_, architectures)| architectures.contains(&Architecture::Sm90a))
+            .unwrap();
+        let case = format!("{dtype} {heads} {keys} {d}");
+        for expected in [format!("SPLIT = {split};"), format!("WARPS = {warps},")] {
+            assert!(source.text.contains(&expected), "{case}: {}", source.text);
+        }
+        spills_at_most(0, source, &case);
+        compiles(&sources[0].0, Architecture::Sm80);
+    }
+}
+
 /// With a threshold, attention of Hopper's own kernel compiles and keeps all in registers.
 #[test]
 fn attention_with_a_threshold_compiles_for_hopper_and_spills_nothing() {

@@ -28,8 +28,8 @@ const CACHES: [CacheCodes; 2] = [CacheCodes::Int8, CacheCodes::Fp8];
 type Sizes = [usize; 5];
 
 /// Whole vectors of channels, lanes without any, channels of no vector; one key head for more rows
-/// than a block takes, and few keys.
-const SIZES: [Sizes; 9] = [
+/// than a block takes, and few keys. Beyond 1024 keys, whole vectors have a kernel of their own.
+const SIZES: [Sizes; 15] = [
     [1, 32, 8, 4096, 128],
     [2, 8, 8, 700, 64],
     [1, 8, 1, 2048, 256],
@@ -39,7 +39,16 @@ const SIZES: [Sizes; 9] = [
     [1, 4, 2, 1, 4],
     [1, 4, 4, 9000, 64],
     [1, 8, 2, 9000, 128],
+    [4, 3, 1, 4099, 64],
+    [2, 8, 4, 4200, 80],
+    [2, 16, 1, 1025, 128],
+    [12, 2, 1, 1100, 64],
+    [12, 10, 2, 1041, 128],
+    [1, 8, 1, 5000, 256],
 ];
+
+/// Lengths of twelve sequences: at the borders of tiles of every width, and one past the cache.
+const LENGTHS: [usize; 12] = [1, 15, 16, 17, 32, 33, 64, 65, 513, 1024, 1025, 1101];
 
 /// A query of each head over the keys up to its position; with a score function, if asked.
 fn call(q: DType, codes: DType, sizes: Sizes, capped: bool) -> Graph {
@@ -143,7 +152,9 @@ fn results_are_those_of_the_definition() {
                     let values: Vec<f64> = if ty.dtype == codes {
                         drawn().map(|u| (2.0 * u - 1.0) * largest).collect()
                     } else if ty.dtype == DType::I64 {
-                        (0..sequences).map(|s| (keys * (s + 2) / (sequences + 1)) as f64).collect()
+                        let share = |s| keys * (s + 2) / (sequences + 1);
+                        let last = |s| if sequences == 12 { LENGTHS[s] - 1 } else { share(s) };
+                        (0..sequences).map(|s| last(s) as f64).collect()
                     } else if ty.sizes().last() == Some(&1) {
                         drawn().map(|u| (0.25 + 2.0 * u) / largest).collect()
                     } else {

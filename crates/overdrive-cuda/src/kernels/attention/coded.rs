@@ -1,5 +1,5 @@
-//! `quantized_attention`: `decode.cu` and `decode_long.cu` over keys and values that are codes, as a
-//! cache of 8 bits has them.
+//! `quantized_attention`: `decode.cu` and `decode_long.cu` over keys and values that are codes, as
+//! a cache of 8 bits has them.
 
 use cudarc::driver::LaunchConfig;
 use overdrive_ir::ops::QuantizedAttention;

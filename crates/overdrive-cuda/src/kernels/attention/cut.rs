@@ -28,8 +28,8 @@ pub(super) struct Cut {
 impl Cut {
     /// Most rows: what a thread keeps of each fills its registers.
     const ROWS: usize = 8;
-    /// Most keys of this kernel where `decode_long.cu` has a form too. Blocks then share the rows of
-    /// a key head rather than its keys. All of them read the keys, from the L2. A cluster takes two
+    /// Most keys of this kernel if `decode_long.cu` has a form too. Blocks then share the rows of a
+    /// key head rather than its keys. All of them read the keys, from the L2. A cluster takes two
     /// barriers, and eight rows many instructions: 7.2 us for 128 keys on an H200.
     pub(super) const SHORT: usize = 1024;
     /// Fewest keys of a block, as long as a cluster can have more blocks.

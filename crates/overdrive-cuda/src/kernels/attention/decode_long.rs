@@ -161,3 +161,51 @@ fn is_dense(view: &View) -> bool {
     let outer = view.strides[..3].iter().all(|stride| stride % elements == 0);
     outer && view.strides[3] == 1 && ViewStart::new(view).is_aligned(16)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::LongCut;
+
+    #[test]
+    fn blocks_fill_the_device_once() {
+        // Tasks, tiles and warps; blocks of a task.
+        let cases = [
+            // GPT-2, 16 heads and 16,384 keys of 64 channels.
+            ([16, 512, 8], 8),
+            // Four key heads of 32,768 keys.
+            ([4, 1024, 8], 32),
+            // Eight sequences of eight key heads, 8,192 keys of 128 channels.
+            ([64, 512, 8], 2),
+            ([512, 128, 8], 1),
+            // Few keys: a tile for each warp.
+            ([12, 33, 4], 9),
+            ([1, 33, 4], 9),
+        ];
+        for ([tasks, tiles, warps], split) in cases {
+            assert_eq!(LongCut::split(tasks, tiles, warps), split, "{tasks} {tiles} {warps}");
+        }
+    }
+
+    /// 136 blocks of the same length would leave 128 multiprocessors idle half of the time.
+    #[test]
+    fn blocks_that_are_a_few_too_many_are_cut_smaller() {
+        assert_eq!(LongCut::split(136, 1024, 8), 2);
+        // Warps of few tiles are not worth it.
+        assert_eq!(LongCut::split(136, 64, 8), 1);
+    }
+
+    #[test]
+    fn every_warp_has_a_tile_and_no_turn_is_spared() {
+        for tasks in [1, 3, 12, 66, 67, 131, 132, 133, 1000] {
+            for tiles in [17, 33, 65, 129, 1000, 8192] {
+                for warps in [2, 4, 8] {
+                    let split = LongCut::split(tasks, tiles, warps);
+                    assert!((split - 1) * warps < tiles, "{tasks} {tiles} {warps}: {split}");
+                    let turns = |split: usize| tiles.div_ceil(split * warps);
+                    let fewer = split == 1 || turns(split - 1) > turns(split);
+                    assert!(fewer, "{tasks} {tiles} {warps}: {split}");
+                }
+            }
+        }
+    }
+}

@@ -1,5 +1,5 @@
-// Tiles of keys and values of `decode_long.cu`: their place in shared memory, the copies that fill
-// them, products of 16-bit floats and of codes, and q as an operand of these products.
+// Tiles of keys and values of `decode_long.cu`: their place in shared memory, and the copies that
+// fill them. Products of 16-bit floats and of codes, and q as their operand.
 //
 // The order of an instruction's contracted index is free. So a lane reads 16 bytes of a key as they
 // lie in memory, and q is read the same way. Eight keys of a tile are columns of an instruction.
