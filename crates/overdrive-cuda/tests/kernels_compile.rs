@@ -159,10 +159,8 @@ fn attentions_over_long_caches_compile_and_spill_nothing() {
         b.output("out", out);
         b.output("lse", lse);
         let sources = sources_of(&b.finish().unwrap());
-        let (source, _) = sources
-            .iter()
-            .find(|(_, architectures)| architectures.contains(&Architecture::Sm90a))
-            .unwrap();
+        // That of Hopper alone comes last, if it is not the portable one.
+        let (source, _) = sources.last().unwrap();
         let case = format!("{dtype} {heads} {keys} {d}");
         for expected in [format!("SPLIT = {split};"), format!("WARPS = {warps},")] {
             assert!(source.text.contains(&expected), "{case}: {}", source.text);
