@@ -1,5 +1,7 @@
 //! Kernels that are printed for a graph compile, where NVRTC is found; no GPU is needed. All others
 //! are compiled by `cargo xtask kernels`.
+//!
+//! Long because every family of attention compiles here, from the same helpers.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
