@@ -1,5 +1,7 @@
 //! Kernels that are printed for a graph compile, where NVRTC is found; no GPU is needed. All others
 //! are compiled by `cargo xtask kernels`.
+//!
+//! Long because every family of attention compiles here, from the same helpers.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -159,10 +161,8 @@ fn attentions_over_long_caches_compile_and_spill_nothing() {
         b.output("out", out);
         b.output("lse", lse);
         let sources = sources_of(&b.finish().unwrap());
-        let (source, _) = sources
-            .iter()
-            .find(|(_, architectures)| architectures.contains(&Architecture::Sm90a))
-            .unwrap();
+        // That of Hopper alone comes last, if it is not the portable one.
+        let (source, _) = sources.last().unwrap();
         let case = format!("{dtype} {heads} {keys} {d}");
         for expected in [format!("SPLIT = {split};"), format!("WARPS = {warps},")] {
             assert!(source.text.contains(&expected), "{case}: {}", source.text);
