@@ -85,7 +85,8 @@ fn summed(x: Expr<'_>, tile: usize) -> Expr<'_> {
     let count = rows.div_ceil(tile);
     let mut pads = vec![Pad::default(); 4];
     pads[2].high = (count * tile - rows) as i64;
-    x.pad(pads, 0.0).reshape([batch, heads, count, tile, width]).sum(&[3])
+    let whole = if pads[2].high > 0 { x.pad(pads, 0.0) } else { x };
+    whole.reshape([batch, heads, count, tile, width]).sum(&[3])
 }
 
 /// Means of the same; the last tile may have fewer rows.
@@ -123,8 +124,8 @@ impl AttentionGate {
     }
 
     /// The graph that trains gates: a bound model with their states, and `loss` in place of its
-    /// outputs. The loss is the mean over all rows of tiles of the Kullback-Leibler divergence, in
-    /// nats, of the softmax of a gate's scores from the weight of the tiles in attention.
+    /// outputs. For a row of tiles it is the Kullback-Leibler divergence, in nats, of the softmax of
+    /// the scores from the weight in attention. The loss is its mean over rows and layers.
     ///
     /// # Errors
     /// If no attention has several tiles, or the gate has no channel.
