@@ -124,8 +124,8 @@ impl AttentionGate {
     }
 
     /// The graph that trains gates: a bound model with their states, and `loss` in place of its
-    /// outputs. For a row of tiles it is the Kullback-Leibler divergence, in nats, of the softmax of
-    /// the scores from the weight in attention. The loss is its mean over rows and layers.
+    /// outputs. For a row of tiles it is the Kullback-Leibler divergence, in nats, of the softmax
+    /// of the scores from the weight in attention. The loss is its mean over rows and layers.
     ///
     /// # Errors
     /// If no attention has several tiles, or the gate has no channel.

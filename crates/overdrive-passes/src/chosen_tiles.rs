@@ -127,7 +127,7 @@ impl ChosenTiles {
             (false, false) => -FAR,
         };
         let scores = scores + of_pairs(b, count, bias);
-        // A tile's rank is the number of tiles before it. Of equal ones, later keys come first.
+        // A tile's rank is the number of tiles before it. Later keys come before equal ones.
         let [batch, heads, ..] = grid;
         let other = scores.reshape([batch, heads, count, 1, count]);
         let own = scores.reshape([batch, heads, count, count, 1]);

@@ -1,5 +1,5 @@
-//! The tiles that attention skips, as the command line says it: by a threshold, or by the gate that
-//! `train --gate` left in the folder of the model.
+//! The tiles that attention skips, as the command line says it. It names a threshold, or a share
+//! that the gate in the model's folder chooses. `train --gate` has left that file there.
 
 use crate::cli::Skipping;
 use crate::failure::Failure;

@@ -28,7 +28,8 @@ use task::TrainingRun;
 
 pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
     if let Some(tile) = arguments.gate {
-        return gate::train(arguments, tile as usize, stop);
+        check_alone(arguments)?;
+        return gate::train(arguments, tile as usize, place(arguments)?, stop);
     }
     // Without `--mesh` each rank learns from its part of the batch.
     let options = (&arguments.ranks, DATA);

@@ -11,18 +11,23 @@ use crate::skipped_tiles::{GATE, write_gate};
 use crate::terminal::say;
 use crate::training::Watch;
 use overdrive::bench::exit::Exit;
+use overdrive::files::Place;
 use overdrive::train::distil_gate;
 use overdrive_process::Stop;
 use serde_json::json;
 
-pub(super) fn train(arguments: &Train, tile: usize, stop: &Stop) -> Result<Exit, Failure> {
+/// Trains them and fills the place of the folder.
+pub(super) fn train(
+    arguments: &Train,
+    tile: usize,
+    place: Place,
+    stop: &Stop,
+) -> Result<Exit, Failure> {
     if arguments.ranks.nproc.is_some() || arguments.ranks.mesh.is_some() {
         return Err(Failure::bad_input(format!(
             "--gate {tile}: expected one rank; leave out --nproc and --mesh"
         )));
     }
-    super::check_alone(arguments)?;
-    let place = super::place(arguments)?;
     let task = TrainingRun::open(arguments)?;
     let (recipe, texts) = (&task.recipe, &task.parts.train);
     let published = task.published.as_ref().expect("a gate is refused for other models");
