@@ -32,7 +32,8 @@ impl SkippedTiles {
         if !file.is_file() {
             return Err(Failure::bad_input(format!(
                 "--attention-gate {share}: expected a folder with {GATE}, found none in `{model}`; \
-                 make one: overdrive train {model} --data TEXT --gate 64 -o DIR"
+                 make one of a folder in Hugging Face's format: overdrive train FOLDER --data TEXT \
+                 --gate 64 -o DIR"
             )));
         }
         let (tile, states) = read_gate(&file)?;
