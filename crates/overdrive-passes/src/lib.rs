@@ -4,8 +4,10 @@
 //! keeps what the graph means, and says in notes what it expanded, declined or cast.
 
 mod attend;
+mod attention_gate;
 mod bind;
 mod bucket;
+mod chosen_tiles;
 mod code_caches;
 mod compress_gradients;
 mod cse;
@@ -49,7 +51,9 @@ mod to_f64;
 mod unmask;
 mod widen;
 
+pub use attention_gate::AttentionGate;
 pub use bind::bind;
+pub use chosen_tiles::{ChosenTiles, TileScores};
 pub use code_caches::code_caches;
 pub use compress_gradients::{BadCompression, Compression, compress_gradients};
 pub use cse::cse;

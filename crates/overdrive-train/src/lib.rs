@@ -7,6 +7,7 @@
 //!   one graph.
 //! - [`fit`]: the loop: schedule, validation, early stop, checkpoints.
 //! - [`quantize_aware`](fn@quantize_aware): `fit` with quantized weights, from a trained model.
+//! - [`distil_gate`](fn@distil_gate): gates of a model's attention, from that attention itself.
 //! - [`evaluate`](fn@evaluate): loss and hits of every sample, from which accuracy and bits per
 //!   byte follow.
 //! - [`diagnose`]: the first op that made a NaN or an infinity.
@@ -19,6 +20,7 @@ mod checkpoint;
 mod compiled;
 pub mod data;
 pub mod diagnose;
+mod distil_gate;
 mod error;
 mod evaluate;
 mod evaluation;
@@ -43,6 +45,7 @@ mod trained;
 mod trainer;
 
 pub use checkpoint::{Checkpoint, Progress, SavedState, SavedStates};
+pub use distil_gate::distil_gate;
 pub use error::TrainError;
 pub use evaluate::{Evaluator, Judged, evaluate};
 pub use evaluation::Evaluation;
@@ -55,7 +58,9 @@ pub use optimizer::Optimizer;
 pub use quantize_aware::{Tuned, quantize_aware};
 pub use ranks::{DATA, sharded_step, step_of_one_rank};
 pub use recipe::{Augmentation, EarlyStop, LossScaling, Recipe};
-pub use recipes::{fine_tuning, fine_tuning_of_classes, recipe_of, tuning_of, tuning_of_published};
+pub use recipes::{
+    fine_tuning, fine_tuning_of_classes, gate_training, recipe_of, tuning_of, tuning_of_published,
+};
 pub use run::{Ending, Fit, Fitted, Observer};
 pub use schedule::{Decay, Schedule};
 pub use shuffle::Shuffle;

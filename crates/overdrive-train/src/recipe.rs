@@ -4,7 +4,7 @@
 use crate::schedule::Decay;
 use crate::{Moments, Optimizer, Schedule, TrainError};
 use overdrive_ir::DType;
-use overdrive_passes::{Compression, Float8, Lora, Scaling};
+use overdrive_passes::{AttentionGate, Compression, Float8, Lora, Scaling};
 use serde::{Deserialize, Serialize};
 
 /// How a model is trained.
@@ -49,6 +49,9 @@ pub struct Recipe {
     /// Parameters that are trained in addition to adapters: those of a classifier's head.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside_lora: Vec<String>,
+    /// Gates of attention, which alone are trained ([`distil_gate`](crate::distil_gate)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<AttentionGate>,
 }
 
 /// Random changes of samples that keep their meaning.
@@ -108,6 +111,7 @@ impl Default for Recipe {
             augmentation: Augmentation::None,
             lora: None,
             beside_lora: vec![],
+            gate: None,
         }
     }
 }
@@ -120,6 +124,9 @@ impl Recipe {
 
     /// Whether a parameter of this name is trained; the others stay what they are.
     pub fn trains(&self, name: &str) -> bool {
+        if self.gate.is_some() {
+            return AttentionGate::is_state(name);
+        }
         self.lora.is_none()
             || Lora::is_adapter(name)
             || self.beside_lora.iter().any(|beside| beside == name)

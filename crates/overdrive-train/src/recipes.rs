@@ -2,7 +2,7 @@
 //! samples. Any other model starts from the one for language models.
 
 use crate::{Augmentation, Decay, EarlyStop, Optimizer, Recipe, Schedule};
-use overdrive_passes::Lora;
+use overdrive_passes::{AttentionGate, Lora};
 
 /// How the model of this name is trained unless the user says otherwise.
 pub fn recipe_of(model: &str) -> Recipe {
@@ -65,6 +65,20 @@ pub fn fine_tuning(lora: Option<Lora>) -> Recipe {
 /// each has one label.
 pub fn fine_tuning_of_classes(lora: Option<Lora>) -> Recipe {
     Recipe { batch: 16, ..fine_tuning(lora) }
+}
+
+/// Gates of attention with tiles of this size. There is little to learn, and decay would pull
+/// scores together.
+pub fn gate_training(tile: usize) -> Recipe {
+    let steps = 200;
+    Recipe {
+        steps,
+        batch: 4,
+        optimizer: Optimizer::Adamw { betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.0 },
+        schedule: Schedule { peak: 1e-2, warmup: steps / 10, decay: Decay::Cosine { to: 0.05 } },
+        gate: Some(AttentionGate { tile, channels: 16 }),
+        ..Recipe::default()
+    }
 }
 
 fn digits(steps: u64, peak: f64, weight_decay: f64) -> Recipe {

@@ -4,6 +4,7 @@ use crate::cli::SubjectArguments;
 use crate::devices::{self, Opened};
 use crate::failure::Failure;
 use crate::model::{self, Model};
+use crate::skipped_tiles;
 use overdrive::ir::{DType, Graph, Tensor};
 use overdrive::passes::{Recipe, precision};
 use overdrive::studies::Workload;
@@ -35,10 +36,10 @@ impl<'a> AskedModel<'a> {
         let batch = batch.map(|n| model.batch(n)).transpose()?;
         let workload = model.bind(&subject.shapes.iter().cloned().chain(batch).collect())?;
         if subject.training {
-            if let Some(threshold) = subject.skipping.threshold {
+            if let Some(option) = subject.skipping.option() {
                 return Err(Failure::bad_input(format!(
-                    "--attention-threshold {threshold}: expected a forward pass, found --training; \
-                     a threshold is for inference, so leave out one of the two"
+                    "{option}: expected a forward pass, found --training; tiles are skipped for \
+                     inference, so leave out one of the two"
                 )));
             }
             let workload = trained(workload, subject)?;
@@ -47,7 +48,7 @@ impl<'a> AskedModel<'a> {
         }
         let recipe = Recipe { contractions: subject.dtype.into() };
         let graph = precision(&workload.graph, &recipe).map_err(Failure::harness)?;
-        Ok((workload, subject.skipping.applied(graph)?))
+        Ok((workload, skipped_tiles::applied(subject.skipping, &subject.model, graph)?))
     }
 }
 

@@ -18,6 +18,7 @@ mod model;
 mod out_of_memory;
 mod progress;
 mod signals;
+mod skipped_tiles;
 mod terminal;
 mod text;
 mod training;

@@ -127,6 +127,11 @@ impl Watch {
         self.pace.seconds().map(|seconds| (all / seconds, unit))
     }
 
+    /// The loss of the last step.
+    pub(crate) fn loss(&self) -> Option<f64> {
+        self.last.map(|report| report.loss)
+    }
+
     /// How fast it went; `None` for a run too short to tell.
     pub(crate) fn speed(&self) -> Option<String> {
         let (rate, unit) = self.rate()?;

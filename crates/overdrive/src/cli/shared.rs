@@ -2,12 +2,10 @@
 //! what attention skips.
 
 use super::values::share;
-use crate::failure::Failure;
 use clap::Args;
 use overdrive::cpu::InstructionSet;
 use overdrive::files::Existing;
-use overdrive::ir::{Graph, Mesh};
-use overdrive::passes::skip_tiles;
+use overdrive::ir::Mesh;
 
 /// Machine and seed, shared by everything that measures.
 #[derive(Args, Debug, Clone)]
@@ -83,19 +81,17 @@ pub(crate) struct Skipping {
     /// skips nothing [default: nothing is skipped]
     #[arg(long = "attention-threshold", value_name = "SHARE", value_parser = share)]
     pub threshold: Option<f64>,
+    /// Attention skips this share of its tiles, those that the gate of the folder scores lowest.
+    /// `train --gate` makes such a folder [default: nothing is skipped]
+    #[arg(long = "attention-gate", value_name = "SHARE", value_parser = share,
+        conflicts_with = "threshold")]
+    pub gate: Option<f64>,
 }
 
 impl Skipping {
-    /// A bound graph that skips what was asked for.
-    pub(crate) fn applied(self, graph: Graph) -> Result<Graph, Failure> {
-        let Some(threshold) = self.threshold else { return Ok(graph) };
-        match skip_tiles(&graph, threshold).map_err(Failure::harness)? {
-            (_, 0) => Err(Failure::bad_input(format!(
-                "--attention-threshold {threshold}: expected attention of 64 queries and 129 keys \
-                 at least, found none in `{}`; leave the option out",
-                graph.name()
-            ))),
-            (graph, _) => Ok(graph),
-        }
+    /// The option that was given, as it was written.
+    pub(crate) fn option(self) -> Option<String> {
+        let threshold = self.threshold.map(|share| format!("--attention-threshold {share}"));
+        threshold.or_else(|| self.gate.map(|share| format!("--attention-gate {share}")))
     }
 }

@@ -88,6 +88,12 @@ pub(crate) struct Train {
     /// them
     #[arg(long, requires = "lora")]
     pub adapter: bool,
+    /// For a decoder in Hugging Face's format: trains only gates that choose tiles of attention, of
+    /// TILE queries and keys (64 or 128 for speed). The folder has the weights as they were, and
+    /// the gates in attention_gate.safetensors, for --attention-gate of other commands
+    #[arg(long, value_name = "TILE", value_parser = clap::value_parser!(u32).range(1..=4096),
+        conflicts_with_all = ["lora", "resume", "patience", "memory_limit"])]
+    pub gate: Option<u32>,
     /// Ranks.
     #[command(flatten)]
     pub ranks: RankOptions,

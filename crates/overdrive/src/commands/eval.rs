@@ -6,6 +6,7 @@ use crate::cli::Eval;
 use crate::devices;
 use crate::failure::Failure;
 use crate::model::{self, input};
+use crate::skipped_tiles;
 use crate::terminal::{note, say};
 use overdrive::bench::deviation::Tolerance;
 use overdrive::bench::exit::Exit;
@@ -24,7 +25,8 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     let inputs = formats::read(&arguments.inputs).map_err(Failure::bad_input)?;
     let expected =
         arguments.expect.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
-    let graph = arguments.skipping.applied(model.fitting(&inputs)?)?;
+    let graph = model.fitting(&inputs)?;
+    let graph = skipped_tiles::applied(arguments.skipping, &arguments.model, graph)?;
     if graph.inputs().is_empty() {
         note!("note: no input is left, so the outputs are constants");
     }

@@ -11,6 +11,7 @@ use super::ranks::{self, Launched};
 use crate::cli::Generate;
 use crate::failure::Failure;
 use crate::model::{self, Model};
+use crate::skipped_tiles;
 use crate::terminal::{self, note, say};
 use crate::text::{self, TextStream};
 use asked::{Generation, failure, joined};
@@ -70,7 +71,7 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
         }
         Model::Template(_) | Model::Onnx(_) => {
             let graph = model.bind(&[("batch".to_owned(), 1)].into())?.graph;
-            let graph = arguments.skipping.applied(graph)?;
+            let graph = skipped_tiles::applied(arguments.skipping, &arguments.model, graph)?;
             let graph = match asked.rank {
                 Some(rank) => rank::part(&graph, rank)?,
                 None => graph,

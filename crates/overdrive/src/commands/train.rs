@@ -1,6 +1,7 @@
 //! `overdrive train`: a model from data; the folder that it leaves is a MODEL.
 
 mod failure;
+mod gate;
 mod learnt;
 mod tabular;
 mod task;
@@ -26,6 +27,10 @@ use std::path::{Path, PathBuf};
 use task::TrainingRun;
 
 pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
+    if let Some(tile) = arguments.gate {
+        check_alone(arguments)?;
+        return gate::train(arguments, tile as usize, place(arguments)?, stop);
+    }
     // Without `--mesh` each rank learns from its part of the batch.
     let options = (&arguments.ranks, DATA);
     ranks::run(options, stop, |launched| train_alone_or_as(launched, arguments, stop))

@@ -59,6 +59,36 @@ fn a_published_model_learns_and_is_a_model_again() {
 }
 
 #[test]
+fn a_gate_is_trained_beside_the_weights_and_judged_by_what_it_costs() {
+    let folder = Folder::new();
+    train(&folder, "llama", "--data words.txt --gate 4 --steps 3 -o gated")
+        .ends(0, &["gates of tiles of 4 after 3 steps", "model: gated", "--attention-gate 0.5"]);
+    let mut weights = Tensors::new();
+    for shard in 1..=2 {
+        let name = format!("model-0000{shard}-of-00002.safetensors");
+        weights.extend(formats::read(&fixture("llama").join(name)).unwrap());
+    }
+    assert_eq!(states(&folder, "gated/model.safetensors"), weights);
+    let judge = "generate gated --judge words.txt --max-tokens 128 --device cpu --threads 1";
+    let judged = folder.line(&format!("{judge} --attention-gate 0.5 --json"));
+    let judged: Value = serde_json::from_str(&judged.ends(0, &[]).stdout).unwrap();
+    // Windows of 64 tokens have 136 visible tiles. Rows of n tiles keep n / 2 of them, rounded up.
+    let skipped = 100.0 * (1.0 - 72.0 / 136.0);
+    for found in [&judged["skipped_percent"], &judged["by_place"]["skipped_percent"]] {
+        assert!((found.as_f64().unwrap() - skipped).abs() < 1e-3, "{judged}");
+    }
+    assert_ne!(judged["perplexity"], judged["full_perplexity"]);
+    assert_ne!(judged["perplexity"], judged["by_place"]["perplexity"]);
+    folder.line(&format!("{judge} --attention-gate 1")).ends(2, &["a number between 0 and 1"]);
+    folder
+        .line("generate text-transformer --prompt a --attention-gate 0.5 --threads 1")
+        .ends(2, &["expected a folder with attention_gate.safetensors", "--gate 64 -o DIR"]);
+    train(&folder, "llama", "--data words.txt --gate 16 -o x").ends(2, &["smaller tiles"]);
+    train(&folder, "bert_classifier", "--data words.txt --gate 4 -o x")
+        .ends(2, &["expected a decoder of text", "a classifier"]);
+}
+
+#[test]
 fn adapters_are_merged_and_kept_for_peft() {
     let folder = Folder::new();
     let arguments = "--data words.txt --steps 12 --lora 4,16 --adapter -o tuned";

@@ -6,6 +6,7 @@ use crate::commands::ranks::Rank;
 use crate::devices::{self, Opened};
 use crate::failure::Failure;
 use crate::model::Model;
+use crate::skipped_tiles::SkippedTiles;
 use crate::terminal::note;
 use crate::text;
 use overdrive::bench::digits;
@@ -33,7 +34,7 @@ pub(super) struct Generation<'a> {
     /// Codes of the cache; `None` keeps numbers of that format.
     pub(super) codes: Option<CacheCodes>,
     /// The model that skips tiles of attention, where that was asked for.
-    skipping: Option<SkippingModel<'a>>,
+    pub(super) skipping: Option<SkippingModel<'a>>,
     pub(super) sampling: Sampling,
     /// This rank, of several.
     pub(super) rank: Option<&'a Rank>,
@@ -63,9 +64,17 @@ impl<'a> Generation<'a> {
                 arguments.model
             )));
         }
-        let skipping = match (arguments.skipping.threshold, model) {
-            (Some(threshold), Model::Pretrained(model)) => Some(SkippingModel { model, threshold }),
-            _ => None,
+        if let (Some(share), Some(rank)) = (arguments.skipping.gate, rank) {
+            return Err(Failure::bad_input(format!(
+                "--attention-gate {share}: expected one rank, whose gate has all heads, found {}; \
+                 leave out --nproc",
+                rank.launch.size
+            )));
+        }
+        let skipping = match model {
+            Model::Pretrained(model) => SkippedTiles::asked(arguments.skipping, &arguments.model)?
+                .map(|tiles| SkippingModel { model, tiles }),
+            Model::Template(_) | Model::Onnx(_) => None,
         };
         let sampling = Sampling {
             temperature: arguments.temperature,

@@ -2,13 +2,14 @@
 //!
 //! The text is cut into windows, which are decoded token by token as generation decodes. With codes
 //! in the cache the same windows are decoded with numbers too, and windows are compared in pairs.
-//! With a threshold of attention, windows are as long as the model takes and are read whole, since
-//! steps of one token skip nothing.
+//! If attention skips tiles, windows are as long as the model takes and are read whole, since steps
+//! of one token skip nothing. Tiles that a gate chose are held against as many chosen by place.
 
 use super::asked::{Generation, failure, joined};
 use super::whole;
 use crate::failure::Failure;
 use crate::model::Model;
+use crate::skipped_tiles::SkippedTiles;
 use crate::terminal::say;
 use crate::text;
 use overdrive::bench::digits;
@@ -17,6 +18,7 @@ use overdrive::bench::statistics::Sorted;
 use overdrive::decoding::{CachedDecoder, LanguageModel, surprise};
 use overdrive::files;
 use overdrive::models::Caches;
+use overdrive::studies::pretrained::Pretrained;
 use overdrive_process::Stop;
 use serde_json::json;
 use std::path::Path;
@@ -61,15 +63,15 @@ pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<
     let whole = files::read_text(file, LONGEST).map_err(Failure::bad_input)?;
     let mut tokens = text::encode(asked.tokenizer, &whole)?;
     tokens.truncate(asked.arguments.max_tokens.map_or(TOKENS, |tokens| tokens as usize));
-    let threshold = asked.arguments.skipping.threshold;
-    if let (Some(threshold), Some(codes)) = (threshold, asked.codes) {
+    if let (Some(option), Some(codes)) = (asked.arguments.skipping.option(), asked.codes) {
         return Err(Failure::bad_input(format!(
-            "--judge: expected --attention-threshold {threshold} or --cache {}, found both; leave \
-             one out, so that the difference is that of the other",
+            "--judge: expected {option} or --cache {}, found both; leave one out, so that the \
+             difference is that of the other",
             codes.name()
         )));
     }
-    let longest = threshold.map_or(WINDOW, |_| LONGEST_WHOLE);
+    let tiles = asked.skipping.as_ref().map(|skipping| &skipping.tiles);
+    let longest = tiles.map_or(WINDOW, |_| LONGEST_WHOLE);
     let window = longest.min(pretrained.context());
     // Windows of one length, so that each weighs the same; a shorter text is one window.
     let window = window.min(tokens.len());
@@ -81,24 +83,8 @@ pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<
         )));
     }
     let windows: Vec<Vec<u32>> = tokens.chunks_exact(window).map(<[u32]>::to_vec).collect();
-    if let Some(threshold) = threshold {
-        let read = |threshold| whole::read(asked, (pretrained, &windows), threshold, stop);
-        let (skipping, full) = (read(Some(threshold))?, read(None)?);
-        let [with, before] = [&skipping.means, &full.means].map(|means| perplexity(means));
-        let (loss, told) = compared(&skipping.means, &full.means);
-        let count = format!("{} windows of {window} tokens", windows.len());
-        let skipped = skipping.skipped_percent;
-        let line = format!(
-            "perplexity {with:.4} with {skipped:.1} % of tiles skipped, {before:.4} with \
-             all: {:+.3} %{told}, over {count}",
-            loss.percent
-        );
-        let own = json!({
-            "perplexity": with, "windows": windows.len(), "skipped_percent": skipped,
-            "full_perplexity": before, "loss_percent": loss.percent,
-            "loss_interval_percent": loss.interval_percent,
-        });
-        return said(asked, own, line);
+    if let Some(tiles) = tiles {
+        return judge_tiles(asked, (pretrained, &windows), tiles, stop);
     }
     let caches = Caches::of(TOGETHER.min(windows.len()), window);
     let mut decoder = asked.cached(pretrained, caches)?;
@@ -130,6 +116,40 @@ pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<
         digits::bytes(float.cache_bytes),
     );
     said(asked, joined(facts(&found), own), line)
+}
+
+/// Reads windows whole with these tiles skipped, with none, and for a gate with as many by place.
+fn judge_tiles(
+    asked: &Generation<'_>,
+    read: (&Pretrained, &[Vec<u32>]),
+    tiles: &SkippedTiles,
+    stop: &Stop,
+) -> Result<Exit, Failure> {
+    let full = whole::read(asked, read, None, stop)?;
+    let before = perplexity(&full.means);
+    let judged = |tiles: &SkippedTiles| {
+        let found = whole::read(asked, read, Some(tiles), stop)?;
+        let (loss, told) = compared(&found.means, &full.means);
+        let (with, skipped) = (perplexity(&found.means), found.skipped_percent);
+        let own = json!({
+            "perplexity": with, "skipped_percent": skipped, "loss_percent": loss.percent,
+            "loss_interval_percent": loss.interval_percent,
+        });
+        Ok::<_, Failure>((own, with, skipped, format!("{:+.3} %{told}", loss.percent)))
+    };
+    let (mut own, with, skipped, told) = judged(tiles)?;
+    let mut line = format!(
+        "perplexity {with:.4} with {skipped:.1} % of tiles skipped, {before:.4} with all: {told}"
+    );
+    if let Some(tiles) = tiles.by_place() {
+        let (by_place, with, skipped, told) = judged(&tiles)?;
+        line += &format!("; {with:.4} with {skipped:.1} % skipped by place: {told}");
+        own["by_place"] = by_place;
+    }
+    let (count, window) = (read.1.len(), read.1[0].len());
+    line += &format!(", over {count} windows of {window} tokens");
+    let all = json!({ "windows": count, "full_perplexity": before });
+    said(asked, joined(own, all), line)
 }
 
 /// The part of a result that does not depend on a comparison.

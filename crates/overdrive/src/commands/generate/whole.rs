@@ -1,11 +1,12 @@
-//! Windows of a text that are read whole, for what `--attention-threshold` costs.
+//! Windows of a text that are read whole, for what tiles cost that attention skips.
 
 use super::asked::{Generation, failure};
 use crate::failure::Failure;
+use crate::skipped_tiles::SkippedTiles;
 use overdrive::decoding::{DecodeError, LanguageModel, negative_log_likelihood};
 use overdrive::ir::{Buffer, DType, GraphError, State, Tensor, Tuning};
 use overdrive::models::Span;
-use overdrive::passes::{KEPT_TILES, VISIBLE_TILES, bind, count_tiles};
+use overdrive::passes::{KEPT_TILES, VISIBLE_TILES, bind};
 use overdrive::studies::pretrained::Pretrained;
 use overdrive_process::Stop;
 
@@ -17,11 +18,11 @@ pub(super) struct WholeWindows {
     pub(super) skipped_percent: f64,
 }
 
-/// Reads windows of one length, whose attention skips tiles below a threshold, or none.
+/// Reads windows of one length, whose attention skips these tiles, or none.
 pub(super) fn read(
     asked: &Generation<'_>,
     (model, windows): (&Pretrained, &[Vec<u32>]),
-    threshold: Option<f64>,
+    tiles: Option<&SkippedTiles>,
     stop: &Stop,
 ) -> Result<WholeWindows, Failure> {
     let of_graph = |error: GraphError| failure(DecodeError::Graph(error));
@@ -30,8 +31,8 @@ pub(super) fn read(
     let graph = model.graph(Span::Whole, asked.format.unwrap_or(DType::F32)).map_err(of_graph)?;
     let sizes = [("batch".to_owned(), 1), ("tokens".to_owned(), window)];
     let graph = bind(&graph, &sizes.into()).map_err(of_graph)?;
-    let graph = match threshold {
-        Some(_) => count_tiles(&asked.arguments.skipping.applied(graph)?).map_err(of_graph)?,
+    let graph = match tiles {
+        Some(tiles) => tiles.skip_and_count(&graph)?,
         None => graph,
     };
     let compiled = backend.compile(&graph, asked.mode, &Tuning::default()).map_err(of_device)?;

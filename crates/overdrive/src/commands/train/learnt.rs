@@ -21,7 +21,7 @@ use std::path::Path;
 
 /// Names of the adapters, and of the record of training, in the folder of a published model.
 pub(super) const ADAPTER: &str = "adapter";
-const TRAINING: &str = "training.json";
+pub(super) const TRAINING: &str = "training.json";
 
 /// A task whose model has learnt.
 pub(super) struct Learnt {

@@ -12,13 +12,15 @@ use overdrive::studies::Template;
 use overdrive::studies::pretrained::{ModelTask as Gives, Pretrained};
 use overdrive::train::data::{Dataset, Parts, Reading, Split, Subset, open, open_as};
 use overdrive::train::{
-    EarlyStop, Formats, Recipe, fine_tuning, fine_tuning_of_classes, recipe_of,
+    EarlyStop, Formats, Recipe, fine_tuning, fine_tuning_of_classes, gate_training, recipe_of,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Windows of held-out text that judge a published model, which is larger than ours, at a time.
 const JUDGED: u64 = 64;
+/// Tiles of a row of text that gates learn from.
+const TILES: usize = 16;
 
 /// A run of training.
 pub(super) struct TrainingRun {
@@ -47,9 +49,11 @@ impl TrainingRun {
 
     /// A built-in model, one that learnt here, or one that is sized to the data.
     fn ours(arguments: &Train, template: Option<Template>) -> Result<Self, Failure> {
-        for (option, is_given) in
-            [("--tokens", arguments.tokens.is_some()), ("--adapter", arguments.adapter)]
-        {
+        for (option, is_given) in [
+            ("--tokens", arguments.tokens.is_some()),
+            ("--adapter", arguments.adapter),
+            ("--gate", arguments.gate.is_some()),
+        ] {
             if is_given {
                 let found = arguments.model.as_deref().unwrap_or("no MODEL");
                 return Err(Failure::bad_input(format!(
@@ -135,13 +139,24 @@ impl TrainingRun {
             )));
         }
         let asked = arguments.tokens.map(|tokens| tokens as usize);
-        let usual = template.dimensions["tokens"];
+        // A gate learns from rows of several tiles.
+        let of_tiles = |tile: u32| (TILES * tile as usize).min(published.architecture.context());
+        let usual = arguments.gate.map_or(template.dimensions["tokens"], of_tiles);
+        if let (Some(tile), Gives::Classifier) = (arguments.gate, task) {
+            return Err(Failure::bad_input(format!(
+                "--gate {tile}: expected a decoder of text, found `{name}`, which is a classifier; \
+                 leave the option out"
+            )));
+        }
+        let gate = arguments.gate.map(|tile| tile as usize);
         let recipe = match task {
             Gives::Classifier => Recipe {
                 beside_lora: head(&published, &template),
                 ..fine_tuning_of_classes(arguments.lora)
             },
-            Gives::Decoder | Gives::Encoder | Gives::Other => fine_tuning(arguments.lora),
+            Gives::Decoder | Gives::Encoder | Gives::Other => {
+                gate.map_or_else(|| fine_tuning(arguments.lora), gate_training)
+            }
         };
         let recipe = changed(arguments, recipe)?;
         let model_of = |tokens: usize| {
