@@ -47,8 +47,11 @@ pub struct Perturbation {
 type Inputs<'a> = Box<dyn Fn(u64) -> Vec<Tensor> + 'a>;
 type Reference<'a> = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>, Failure> + 'a>;
 type Twin<'a> = Box<dyn Fn(&[Tensor], Perturbation) -> Result<Vec<Tensor>, Failure> + 'a>;
-type Sensitivities<'a> =
-    Box<dyn Fn(&[Tensor], &[Vec<f64>], Draws) -> Result<Vec<Sensitivity>, Failure> + 'a>;
+/// How each output answers to rounding.
+type Sensed = Result<Vec<Sensitivity>, Failure>;
+type Sensitivities<'a> = Box<dyn Fn(&[Tensor], &[Vec<f64>], Draws) -> Sensed + 'a>;
+/// Those of outputs on the inputs of a seed.
+type Responses = BTreeMap<(u64, Draws), Rc<Vec<Sensitivity>>>;
 type OutputPart<'a> = Box<dyn Fn(&Tensor) -> Tensor + 'a>;
 
 /// Perturbed evaluations that a [`Spread`] is the largest of.
@@ -70,7 +73,7 @@ pub struct Oracle<'a> {
     types: Option<Rc<Vec<TensorType>>>,
     drawn: RefCell<VecDeque<(u64, Vec<Tensor>)>>,
     known: RefCell<BTreeMap<u64, ReferenceOutputs>>,
-    responses: RefCell<BTreeMap<(u64, Draws), Rc<Vec<Sensitivity>>>>,
+    responses: RefCell<Responses>,
     spreads: RefCell<Vec<((u64, f64), Spread)>>,
 }
 
@@ -114,7 +117,7 @@ impl<'a> Oracle<'a> {
     #[must_use]
     pub fn with_sensitivities(
         self,
-        sensitivities: impl Fn(&[Tensor], &[Vec<f64>], Draws) -> Result<Vec<Sensitivity>, Failure> + 'a,
+        sensitivities: impl Fn(&[Tensor], &[Vec<f64>], Draws) -> Sensed + 'a,
     ) -> Self {
         Self { sensitivities: Some(Box::new(sensitivities)), ..self }
     }

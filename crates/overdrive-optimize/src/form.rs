@@ -1,5 +1,5 @@
-//! Forms that a model can have: float, one mode on every layer, or a mix of modes. Beside each there
-//! may be a cache of codes, which holds keys and values while tokens are decoded.
+//! Forms that a model can have: float, one mode on every layer, or a mix of modes. Beside each
+//! there may be a cache of codes, which holds keys and values while tokens are decoded.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

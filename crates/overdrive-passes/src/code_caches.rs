@@ -1,9 +1,9 @@
 //! Code caches: attention over a whole sequence reads its keys and values as a cache of codes gives
 //! them.
 //!
-//! Every token but those of a prompt is predicted so while tokens are decoded. So the loss of a
-//! model by whole sequences is that of decoding with such a cache, and costs one call in place of
-//! one for each token. Sums of rounded products may differ.
+//! Every token but those of a prompt is predicted so while tokens are decoded. So the loss by whole
+//! sequences is that of decoding with such a cache. It takes one call in place of one for each
+//! token. Sums of rounded products may differ.
 
 use crate::recognise;
 use overdrive_ir::ops::block_scale::ScaleFormat;

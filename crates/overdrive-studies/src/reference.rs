@@ -14,9 +14,9 @@ use std::fmt;
 use std::rc::Rc;
 
 /// Perturbed evaluations of outputs whose rows are too short to tell a size from one, or whose
-/// results seem wrong by one. All values of a row may answer to a single rounding. By one draw,
-/// errors of a third of what is allowed then seem too large seven times in a hundred; by eight,
-/// twice in a hundred thousand (Student's t).
+/// results seem wrong by one. All values of a row may answer to a single rounding. Let errors be a
+/// third of what is allowed. One draw then finds seven in a hundred too large, eight draws two in a
+/// hundred thousand (Student's t).
 const MOST_TWINS: usize = 8;
 /// Values of a row that tell its size well enough together, over all twins.
 const TELLING: usize = 16;

@@ -5,9 +5,9 @@
 //! the caches is as many more. A launch for each costs far more than the numbers. An in-place write
 //! into a state (`dynamic_update_slice`) is a loop whose result begins at an offset that comes from
 //! other data. If it follows the loop that makes the written values, the two become that one loop
-//! with another result. A loop may fold short rows, as codes of keys and values do: their scales
-//! and codes are results of one loop, each with a place of its own. Each unit has blocks of its
-//! own. Invariant: no unit reads what another writes.
+//! with another result. A loop may fold short rows. So codes of keys and their scales are results
+//! of one loop, each with a place of its own. Each unit has blocks of its own. Invariant: no unit
+//! reads what another writes.
 
 use super::compile::refuse_shared_bytes;
 use super::cpp::Text;
@@ -99,7 +99,7 @@ impl SmallUnit {
         let stores = &self.program.stores;
         let number = stores.iter().position(|store| store.access.slot == update.slot)?;
         let store = &stores[number];
-        // Of a row there is one, or neighbours.
+        // A row has one element of it, or neighbours.
         let is_alone = self.program.reduced > 0 && !self.program.is_spread(&store.access);
         let dense = update.offset == 0 && update.strides == rows;
         if !dense || store.access.offset != 0 || !(moved.is_aligned || is_alone) {

@@ -15,6 +15,7 @@ use super::few::{FewQueries, are_few};
 use super::function::{Functions, ScoreBlockShape};
 use super::head_rows::HeadRows;
 use super::reach::{Reach, SKIPPED_KEYS, block_of, skipped_queries};
+use super::results::{element, store};
 use super::softmax::{Score, passes};
 use super::task::{AttentionShape, Panel};
 use super::visible::mask_cell;
@@ -171,30 +172,6 @@ where
                     }
                 }
             }
-        }
-    }
-}
-
-/// The element of a result at `[b, h, query]`, of its first channel where it has channels.
-pub(super) fn element<T>(place: &Strided, at: [usize; 3], slots: &SlotTable) -> *mut T {
-    let offset: i64 = at.iter().zip(&place.strides).map(|(&i, &s)| i as i64 * s).sum();
-    place.get(slots).cast::<T>().wrapping_offset(offset as isize)
-}
-
-/// Rounds a row to where it belongs, `step` elements apart.
-///
-/// # Safety
-/// `to` has the elements, which nobody else touches.
-pub(super) unsafe fn store<T: Narrow>(row: &[T::Acc], to: *mut T, step: i64) {
-    // SAFETY: `to` has an element for each of the row's, `step` apart, which nobody else touches.
-    unsafe {
-        if step == 1 {
-            T::narrow(row, std::slice::from_raw_parts_mut(to, row.len()));
-            return;
-        }
-        for (i, value) in row.iter().enumerate() {
-            let to = to.offset(i as isize * step as isize);
-            T::narrow(std::slice::from_ref(value), std::slice::from_mut(&mut *to));
         }
     }
 }

@@ -13,9 +13,9 @@ use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::plan::{KernelCall, KernelOp};
 
-use super::call::{element, store};
 use super::function::{Functions, ScoreBlockShape};
 use super::reach::Reach;
+use super::results::{element, store};
 use super::row_passes::{RowPasses, Rows, Weighing};
 use super::visible::{Visible, mask_cell};
 use crate::exec::{Runnable, Unsupported};

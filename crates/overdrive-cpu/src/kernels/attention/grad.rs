@@ -20,13 +20,13 @@ use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::{KernelCall, KernelOp};
 use overdrive_ir::{DType, Decline, Graph, OpRef, Plan, Port};
 
-use super::call::{element, store};
 use super::dropout::Dropping;
 use super::function::{self, Functions};
 use super::grad_shape::{AttentionGradScratch, AttentionGradShape};
 use super::grad_task::{KeyBlock, Wanted};
 use super::head_rows::HeadRows;
 use super::reach::{Reach, block_of};
+use super::results::{element, store};
 use super::softmax::{Score, passes};
 use super::visible::mask_cell;
 use super::weigh::{steepen, weigh};

@@ -29,6 +29,7 @@ mod grad_shape;
 mod grad_task;
 mod head_rows;
 mod reach;
+mod results;
 mod row_passes;
 mod softmax;
 mod task;

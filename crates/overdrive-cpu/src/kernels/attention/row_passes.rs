@@ -26,7 +26,7 @@ pub(super) struct Rows {
     /// Bytes from one row to the next.
     pub(super) row: usize,
     pub(super) channels: usize,
-    /// Of codes, the scale of each row.
+    /// The scale of each row of codes.
     pub(super) scales: Option<*const f32>,
     /// From one scale to the next.
     pub(super) scale_row: usize,

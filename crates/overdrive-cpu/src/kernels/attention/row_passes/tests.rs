@@ -21,7 +21,7 @@ fn rows_of(dtype: DType, bytes: &[u8], scales: &[f32]) -> Rows {
         start: bytes.as_ptr(),
         row: CHANNELS * dtype.bits() / 8,
         channels: CHANNELS,
-        scales: (!scales.is_empty()).then(|| scales.as_ptr()),
+        scales: (!scales.is_empty()).then_some(scales.as_ptr()),
         scale_row: 1,
     }
 }
