@@ -209,7 +209,17 @@ fn writes(unit: &SmallUnit, view: Option<&View>) -> bool {
 
 /// Whether one launch can do all of these steps, in this order.
 pub fn bunches(steps: &[&Step]) -> bool {
-    steps.len() > 1 && units(steps).is_some_and(|units| units.iter().all(|unit| !packed(unit)))
+    let fit = |units: Vec<SmallUnit>| !units.iter().any(packed) && rows_are_written(&units);
+    steps.len() > 1 && units(steps).is_some_and(fit)
+}
+
+/// Whether loops that fold rows are written into states. One more may be last, whose writes follow.
+/// Any other gains nothing here over a launch with a shape of its own.
+fn rows_are_written(units: &[SmallUnit]) -> bool {
+    let is_loose = |unit: &SmallUnit| unit.program.reduced > 0 && unit.moved.is_empty();
+    let Some((last, before)) = units.split_last() else { return true };
+    let is_begun = before.iter().any(|unit| unit.program.reduced > 0);
+    !before.iter().any(is_loose) && (is_begun || !is_loose(last))
 }
 
 /// Whether a unit reads or writes parts of a byte.

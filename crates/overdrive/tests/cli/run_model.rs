@@ -82,6 +82,24 @@ fn a_decoder_is_judged_by_its_perplexity_and_decodes() {
     assert!(results["records"].to_string().contains("perplexity.change"));
 }
 
+/// A folder that has codes is timed as it is.
+#[test]
+fn a_model_of_codes_decodes_and_is_not_quantized_again() {
+    let folder = Folder::new();
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../overdrive-studies/tests/pretrained/llama");
+    let model = model.display();
+    folder
+        .line(&format!("quantize {model} --mode int8-weights --device cpu -o coded"))
+        .ends(0, &[]);
+    folder
+        .line("run quantization decoding --model coded --quick --device cpu --threads 1 -o report")
+        .ends(0, &["quantization was left out", "codes already (int8-weights)"]);
+    let found = measured(&results(&folder, "report"));
+    let case = ["decoding", "compile", ""].map(str::to_owned);
+    assert!(found.contains(&case), "{found:?}");
+}
+
 #[test]
 fn what_is_no_model_or_no_study_of_one_is_refused() {
     let folder = Folder::new();

@@ -35,6 +35,18 @@ impl Subject {
             Model::Pretrained(model) => Model::Pretrained(published::open((name, head), *model)?),
             other => other,
         };
+        Self::of(model, shapes, head)
+    }
+
+    /// The same of any model, also one that has codes already: it is not quantized again.
+    pub(in crate::commands) fn load_any(
+        name: &str,
+        shapes: &[(String, usize)],
+    ) -> Result<Self, Failure> {
+        Self::of(model::load(name)?, shapes, Head::Float)
+    }
+
+    fn of(model: Model, shapes: &[(String, usize)], head: Head) -> Result<Self, Failure> {
         if let Model::Onnx(_) = &model {
             let (template, sizes) = template(&model, shapes)?;
             return Ok(Self { model, template, sizes, stays: Vec::new() });
@@ -43,6 +55,7 @@ impl Subject {
         template.dimensions.extend(shapes.iter().cloned());
         template.graph_of(&template.dimensions).map_err(Failure::bad_input)?;
         let stays = match &model {
+            Model::Pretrained(model) if model.coding.is_some() => Vec::new(),
             Model::Pretrained(model) => published::in_float(head, (model, &template))?,
             Model::Template(_) | Model::Onnx(_) => Vec::new(),
         };

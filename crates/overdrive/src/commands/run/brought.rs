@@ -5,7 +5,7 @@
 //! the reason, never a silent gap.
 
 use crate::cli::Run;
-use crate::commands::quantize::{Asked, Head, Judging, Samples, Subject, samples};
+use crate::commands::quantize::{Asked, Judging, Samples, Subject, samples};
 use crate::failure::{Failure, unknown};
 use crate::model::Model;
 use crate::terminal::note;
@@ -40,7 +40,7 @@ pub(super) struct Brought {
 impl Brought {
     /// The model of `--model` at the sizes of `--shape`.
     pub(super) fn load(name: &str, arguments: &Run) -> Result<Self, Failure> {
-        let subject = Subject::load(name, &arguments.shapes, Head::Float)?;
+        let subject = Subject::load_any(name, &arguments.shapes)?;
         let sizes = match &subject.model {
             Model::Onnx(_) => subject.sizes.clone(),
             Model::Template(_) | Model::Pretrained(_) => arguments.shapes.iter().cloned().collect(),
@@ -99,6 +99,12 @@ impl Brought {
         arguments: &Run,
         (context, results): (&Context<'_>, &mut Results),
     ) -> Result<(), Failure> {
+        if let Some(coding) = self.subject.published().and_then(|model| model.coding.as_ref()) {
+            return Err(Failure::bad_input(format!(
+                "its layers have codes already ({}), and are not quantized again",
+                coding.mode
+            )));
+        }
         let backend = context.device().backend;
         let (subject, data) = (&self.subject, arguments.data.as_deref());
         let (seed, judging) = (context.sampling.seed, Judging::Few);
