@@ -298,7 +298,8 @@ impl<'a> Oracle<'a> {
         };
         let mut worst = judged(Draws::Few)?;
         // A scale of few draws may be too small by chance; nothing else about it can.
-        if !worst.agrees() && worst.share_of_tolerance.is_finite() && self.has_sensitivities() {
+        let is_drawn = tolerance.rounding.is_some() && self.has_sensitivities();
+        if !worst.agrees() && worst.share_of_tolerance.is_finite() && is_drawn {
             worst = judged(Draws::Many)?;
         }
         match not_finite(&expected) {

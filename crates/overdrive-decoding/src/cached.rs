@@ -180,7 +180,10 @@ impl<'a> CachedDecoder<'a> {
         self.leave(sequence);
         let Span::Prefill { tokens, .. } = span else { unreachable!("a prompt is a beginning") };
         let mut ids: Vec<usize> = prompt.iter().map(|&id| id as usize).collect();
-        ids.resize(tokens, 0);
+        // Padding is not seen. Means over tiles of queries and keys, which a gate takes, are those
+        // of the text so, or near it.
+        let last = ids.last().copied().unwrap_or(0);
+        ids.resize(tokens, last);
         let place = match &mut self.pool {
             None => vec![sequence],
             Some(pool) => {

@@ -1,5 +1,5 @@
-//! The search: time first, then quality on samples that choose, mixes, and one look at the samples
-//! that judge (`judging`).
+//! The search: time first, then quality on samples that choose, mixes, caches (`caching`), and one
+//! look at the samples that judge (`judging`).
 
 mod caching;
 mod judging;
@@ -50,7 +50,7 @@ impl Search<'_, '_> {
         self.judge()
     }
 
-    /// Times and screens every promising form. Each of the three stages has its own time budget, so
+    /// Times and screens every promising form. Each of the four stages has its own time budget, so
     /// that forms that were timed are also judged.
     fn explore(&mut self) -> Result<(), Halt> {
         self.begin()?;

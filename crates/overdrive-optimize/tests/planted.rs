@@ -37,6 +37,8 @@ struct PlantedMachine {
     late_after: usize,
     /// Every place that the search came to.
     places: Vec<(Stage, [usize; 2])>,
+    /// Weights that lose more on the samples that judge, in points.
+    lost_when_judged: Vec<(&'static str, f64)>,
     /// Caches: the factor of the time that each gives to a form of these weights, and its loss.
     caches: Vec<(&'static str, &'static str, f64, f64)>,
 }
@@ -55,6 +57,7 @@ fn planted(modes: &[(&'static str, &'static str, f64, u64, f64)]) -> PlantedMach
         stops_after: usize::MAX,
         late_after: usize::MAX,
         places: Vec::new(),
+        lost_when_judged: Vec::new(),
         caches: Vec::new(),
     }
 }
@@ -135,7 +138,9 @@ impl Machine for PlantedMachine {
         self.tick()?;
         let seed = 2 * self.seed + u64::from(part == Part::Judging);
         let mut rng = fastrand::Rng::with_seed(1000 + seed);
-        let lost = self.of(form, 0.0, |mode| mode.lost, 1) / 100.0;
+        let more = self.lost_when_judged.iter().find(|(name, _)| form.of_weights().name == *name);
+        let more = more.filter(|_| part == Part::Judging).map_or(0.0, |(_, lost)| *lost);
+        let lost = (self.of(form, 0.0, |mode| mode.lost, 1) + more) / 100.0;
         let mut flip = fastrand::Rng::with_seed(seed ^ 0xf11b);
         // Nine of ten are right in float; a hundredth of all turns wrong beyond the loss, and as
         // many turn right.
@@ -615,4 +620,18 @@ fn a_cache_is_taken_where_it_is_faster_and_loses_little() {
     let fate = |form: &Form| slower.of(&form.name).unwrap().fate.clone();
     assert_eq!(fate(&int8.with_cache("fp8")), Fate::NoBetterThan("int8".to_owned()));
     assert_eq!(fate(&Form::float().with_cache("fp8")), Fate::NoBetterThanFloat);
+}
+
+/// The samples that judge see more loss than those that choose. Then weights cost one verdict with
+/// a cache and one without, and the third is for others.
+#[test]
+fn caches_leave_verdicts_to_other_weights() {
+    let modes = [("int4", "i4", 0.4, 50, 0.0), ("int8", "i8", 0.6, 100, 0.0)];
+    let mut machine = planted(&modes);
+    let caches = ["fp8", "int8"].map(|codes| ("int4", codes, 0.5, 0.0));
+    let others = ["fp8", "int8"].map(|codes| ("float", codes, 1.5, 0.0));
+    machine.caches = caches.into_iter().chain(others).collect();
+    machine.lost_when_judged = vec![("int4", 5.0)];
+    let decision = decide(&mut machine);
+    assert_eq!(decision.form, Some(Form::of("int8")), "{decision:#?}");
 }

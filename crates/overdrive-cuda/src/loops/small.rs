@@ -170,6 +170,8 @@ fn in_place<'a>(call: &'a KernelCall, step: &Step) -> Option<(&'a View, &'a View
 /// The units of steps; `None` where one launch cannot do all.
 fn units(steps: &[&Step]) -> Option<Vec<SmallUnit>> {
     let mut units: Vec<SmallUnit> = Vec::new();
+    // Results that went to their places in states alone: nobody writes these slots.
+    let mut gone: Vec<SlotId> = Vec::new();
     for step in steps {
         let unit = match &step.kind {
             StepKind::Kernel(call) => {
@@ -178,6 +180,7 @@ fn units(steps: &[&Step]) -> Option<Vec<SmallUnit>> {
                     Some(at) => {
                         let unit = units[at].with_update(call, step)?;
                         units.remove(at);
+                        gone.push(call.operands[1].slot);
                         unit
                     }
                     None => SmallUnit::of_update(call, step)?,
@@ -194,7 +197,8 @@ fn units(steps: &[&Step]) -> Option<Vec<SmallUnit>> {
             };
             clear(other, &unit) && clear(&unit, other)
         };
-        if !units.iter().all(apart) || units.len() == UNITS {
+        let is_whole = !gone.iter().any(|slot| unit.reads(*slot));
+        if !units.iter().all(apart) || !is_whole || units.len() == UNITS {
             return None;
         }
         units.push(unit);

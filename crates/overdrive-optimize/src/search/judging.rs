@@ -43,7 +43,9 @@ impl Search<'_, '_> {
     }
 
     /// The best forms that keep the limit where forms are chosen, and may be judged. A format has
-    /// one, the one that loses least. It has none if another form of it was judged.
+    /// one, the one that loses least. It has none if another form of it was judged. Weights have
+    /// one, with a cache or without. They have no other cache once one of these was judged: it only
+    /// adds to what the weights lose.
     fn finalists(&self, most: usize) -> Vec<usize> {
         let mut best: Vec<usize> = Vec::new();
         for (at, tried) in self.tried.iter().enumerate().filter(|(_, t)| t.fate == Fate::Kept) {
@@ -57,8 +59,24 @@ impl Search<'_, '_> {
                 None => best.push(at),
             }
         }
-        best.retain(|&at| self.asking.may_judge(&self.tried[at].form, FINALISTS));
+        let weights = |at: usize| self.tried[at].form.of_weights().name;
+        // Float is judged beside every other form.
+        let judged: Vec<String> = (1..self.tried.len())
+            .filter(|&at| self.tried[at].judged.is_some())
+            .map(weights)
+            .collect();
+        best.retain(|&at| {
+            let form = &self.tried[at].form;
+            let is_open = form.cache.is_none() || !judged.contains(&weights(at));
+            is_open && self.asking.may_judge(form, FINALISTS)
+        });
         best.sort_by(|&a, &b| self.ranking().order(a, b));
+        let mut seen: Vec<String> = Vec::new();
+        best.retain(|&at| {
+            let is_new = !seen.contains(&weights(at));
+            seen.push(weights(at));
+            is_new
+        });
         best.truncate(most);
         best
     }

@@ -108,6 +108,7 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
         budget(arguments, asked.effort),
     )?;
     machine.step = step;
+    machine.time.caches = step.is_some() && target != Target::Size;
     if step.is_none() {
         machine.engines = engines.collect();
     }

@@ -138,7 +138,7 @@ impl<T: Narrow + Widen<f32> + Element<Acc = f32>> FewQueries<T> {
         let all = first..first + count;
         let place =
             |at: usize| [b, head * self.group + at / self.reach.queries, at % self.reach.queries];
-        let mut states = [const { Weighing::new(0.0) }; TOGETHER];
+        let mut states: [Weighing; TOGETHER] = std::array::from_fn(|_| Weighing::new(self.factor));
         // SAFETY: each part has its room, on a 64-byte boundary, and is this task's. The slots hold
         // q, k, v and their scales. They have as many rows and channels as their views say. q and
         // the results have the queries.
@@ -149,7 +149,6 @@ impl<T: Narrow + Widen<f32> + Element<Acc = f32>> FewQueries<T> {
             for (at, query) in all.clone().zip(queries.chunks_exact_mut(keys.channels.max(1))) {
                 let from = element::<T>(&self.q, place(at), slots);
                 T::widen(std::slice::from_raw_parts(from, query.len()), query);
-                states[at - first] = Weighing::new(self.factor);
             }
             let last = all.clone().map(|at| self.reach.visible(place(at)[2] + 1)).max();
             for key in (0..last.unwrap_or(0)).step_by(BLOCK) {

@@ -70,7 +70,7 @@ pub(super) struct Weighing {
 }
 
 impl Weighing {
-    pub(super) const fn new(factor: f32) -> Self {
+    pub(super) fn new(factor: f32) -> Self {
         Self { max: f32::NEG_INFINITY, sum: 0.0, shrink: 1.0, factor }
     }
 }

@@ -1,6 +1,6 @@
 //! How `decode.cu` cuts a call: rows for each block, and keys among the blocks of a cluster. It has
-//! calls of up to `SHORT` keys. Beyond, it has codes beside f32 and codes whose rows
-//! `decode_long.cu` cannot copy.
+//! calls of up to `SHORT` keys. Beyond, it has codes beside f32, codes of heads that
+//! `decode_long.cu` has no form for, and codes whose rows that kernel cannot copy.
 
 use overdrive_ir::plan::{KernelCall, View};
 use overdrive_ir::{DType, ops::QuantizedAttention};

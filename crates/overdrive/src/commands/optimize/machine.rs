@@ -27,17 +27,19 @@ const SHARE: f64 = 0.6;
 /// Forms that stay made: the one at hand and the finalists.
 const KEPT: usize = 4;
 
-/// Until when new forms are tried. Timing must leave time for judging, and judging must leave time
-/// for mixes.
+/// Until when new forms are tried. Timing must leave time for judging, judging for mixes, and mixes
+/// for caches.
 #[derive(Copy, Clone)]
 pub(super) struct Budget {
     begun: Instant,
     all: Duration,
+    /// Whether caches are tried.
+    pub(super) caches: bool,
 }
 
 impl Budget {
     pub(super) fn of(all: Duration) -> Self {
-        Self { begun: Instant::now(), all }
+        Self { begun: Instant::now(), all, caches: false }
     }
 
     /// Seconds that a stage has left. The verdict may take the time that it needs.
@@ -45,8 +47,8 @@ impl Budget {
         let share = match stage {
             Stage::Timing => 0.4,
             Stage::Choosing => 0.75,
-            Stage::Mixing => 0.9,
-            Stage::Caching => 1.0,
+            Stage::Mixing if self.caches => 0.9,
+            Stage::Mixing | Stage::Caching => 1.0,
             Stage::Judging => return f64::INFINITY,
         };
         (share * self.all.as_secs_f64() - self.begun.elapsed().as_secs_f64()).max(0.0)
@@ -200,9 +202,14 @@ impl<'a> OwnMachine<'a> {
         };
         match form.cache.as_deref().and_then(CacheCodes::find) {
             None => Ok(graph),
-            Some(codes) => code_caches(&graph, codes.dtype())
-                .map(|(graph, _)| graph)
-                .map_err(|error| Halt::Declined(error.to_string())),
+            Some(codes) => match code_caches(&graph, codes.dtype()) {
+                Ok((_, 0)) => {
+                    let reason = "no attention of whole sequences was found, which would judge it";
+                    Err(Halt::Declined(reason.to_owned()))
+                }
+                Ok((graph, _)) => Ok(graph),
+                Err(error) => Err(Halt::Declined(error.to_string())),
+            },
         }
     }
 

@@ -8,6 +8,7 @@ use crate::commands::quantize::{Written, compared};
 use crate::devices::Opened;
 use crate::failure::Failure;
 use crate::model;
+use crate::terminal::note;
 use overdrive::bench::environment::Environment;
 use overdrive::files::{self, Contents, Existing, Place, PlaceRequest};
 use overdrive::formats::{ModelFolder, huggingface};
@@ -37,6 +38,12 @@ pub(super) fn fill(
     (machine, form): (&mut OwnMachine<'_>, &Form),
 ) -> Result<Vec<String>, Failure> {
     if form.of_weights().is_float() {
+        if model.path().is_dir() {
+            note!(
+                "note: `{}` is of an earlier decision, and not the model to deploy",
+                model.path().display()
+            );
+        }
         return Ok(exports.none_of_float());
     }
     let (backend, subject, samples) = (machine.backend, machine.subject, machine.samples);

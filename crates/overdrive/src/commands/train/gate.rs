@@ -42,10 +42,15 @@ pub(super) fn train(
     };
     let told = json!({
         "command": command_line(), "data": arguments.data, "training": recipe,
+        "tokenizer": arguments.tokenizer,
         "train_sha256": texts.hash().map_err(failure)?, "divergence_nats": watch.loss(),
     });
     place.fill(|folder| {
         published.write(folder).map_err(Failure::bad_input)?;
+        // The gates have learnt from its ids, and who judges them reads a text too.
+        if let (None, Some(file)) = (&published.tokenizer, &arguments.tokenizer) {
+            std::fs::copy(file, folder.join("tokenizer.json")).map_err(Failure::harness)?;
+        }
         write_gate(&folder.join(GATE), tile, states)?;
         let text = serde_json::to_string_pretty(&told).expect("plain data") + "\n";
         std::fs::write(folder.join(TRAINING), text).map_err(Failure::harness)
