@@ -195,11 +195,13 @@ impl Pool {
         }
     }
 
-    /// Bytes of all workers' scratch.
-    pub fn scratch_bytes(&self) -> usize {
+    /// Most bytes of scratch that a task has asked for since the last look, times the workers.
+    /// These tasks need as much, whatever others have left.
+    pub fn take_asked(&self) -> usize {
         let _turn = lock(&self.turn);
         // SAFETY: `turn` is held and the gate is closed and empty: no worker touches its seat.
-        self.shared.seats.iter().map(|seat| unsafe { (*seat.0.get()).len() }).sum()
+        let asked = self.shared.seats.iter().map(|seat| unsafe { (*seat.0.get()).take_asked() });
+        asked.max().unwrap_or(0) * self.threads()
     }
 
     /// Grows every worker's scratch to that of the worker with the most. So after a run of each

@@ -176,6 +176,29 @@ fn eager_takes_memory_as_it_goes_and_says_how_much() {
     }
 }
 
+/// Workers keep their scratch for other models, and a call counts its own needs alone.
+#[test]
+fn scratch_of_a_call_does_not_depend_on_those_before() {
+    let backend = CpuBackend::new(Some(2)).unwrap();
+    let workspace = |size: usize| {
+        let b = Builder::new("product");
+        let [x, w] = ["x", "w"].map(|name| b.input(name, f32s([size, size])));
+        b.output("y", x.matmul(w));
+        let graph = b.finish().unwrap();
+        let compiled = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
+        let mut session = compiled.session().unwrap();
+        let input = random(DType::F32, &[size, size], 1).to_tensor();
+        let inputs = [&input, &input].map(|input| backend.upload(input).unwrap());
+        let mut outputs = [backend.output(&f32s([size, size])).unwrap()];
+        let mut state = State::initial(&graph, &backend).unwrap();
+        session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
+        session.memory().workspace_bytes
+    };
+    let (small, large) = (workspace(64), workspace(1024));
+    assert!(large > small, "{large} {small}");
+    assert_eq!(workspace(64), small);
+}
+
 #[test]
 fn samples_and_profiles_come_from_real_calls() {
     let graph = layer();

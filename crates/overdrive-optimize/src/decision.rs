@@ -1,6 +1,7 @@
 //! The decision, with the outcome for every form that was tried.
 
 use crate::Form;
+use crate::asked::Target;
 use crate::gate::{Judgement, Verdict};
 use crate::machine::TimedForms;
 use crate::times::{median, share};
@@ -154,11 +155,15 @@ impl Decision {
 
 /// Marks the Pareto front of forms whose time, bytes and loss are known. A form is on it unless
 /// another is as fast, as small and as good, and better in one of these. Times whose intervals
-/// overlap are equal.
-pub(crate) fn mark_front(tried: &mut [Tried]) {
+/// overlap are equal. The bytes are those on the device where these are asked for, else those of
+/// parameters.
+pub(crate) fn mark_front(tried: &mut [Tried], target: Target) {
     let known: Vec<Option<([f64; 3], u64, f64)>> = tried
         .iter()
-        .map(|one| Some((one.time?, one.bytes?, one.lost().filter(|lost| lost.is_finite())?)))
+        .map(|one| {
+            let bytes = if target == Target::Memory { one.peak_bytes } else { one.bytes };
+            Some((one.time?, bytes?, one.lost().filter(|lost| lost.is_finite())?))
+        })
         .collect();
     let slower = |a: [f64; 3], b: [f64; 3]| a[1] > b[2];
     let dominates = |(time, bytes, lost): ([f64; 3], u64, f64), than: ([f64; 3], u64, f64)| {

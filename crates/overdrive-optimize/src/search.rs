@@ -263,7 +263,8 @@ impl Search<'_, '_> {
             self.tried[at].fate = Fate::NoBetterThanFloat;
             return Ok(None);
         }
-        if than > 0 && !self.ranking().is_clearly_worse(than, at) {
+        let is_cached = self.tried[at].form.cache.is_some();
+        if is_cached && !self.ranking().is_clearly_worse(than, at) {
             self.tried[at].fate = Fate::NoBetterThan(self.tried[than].form.name.clone());
             return Ok(None);
         }
@@ -307,7 +308,7 @@ impl Search<'_, '_> {
     }
 
     fn finish(mut self, outcome: Outcome, form: Option<Form>) -> Decision {
-        mark_front(&mut self.tried);
+        mark_front(&mut self.tried, self.asked.target);
         let Self { tried, samples, samples_to_pass, whole, .. } = self;
         Decision { outcome, form, tried, samples, samples_to_pass, whole }
     }

@@ -104,6 +104,8 @@ struct CpuSession {
     /// Results of prepare steps.
     kept: Arc<AlignedBytes>,
     has_run: bool,
+    /// Scratch of all workers that the first call asked for.
+    scratch_bytes: usize,
 }
 
 impl CpuSession {
@@ -135,7 +137,7 @@ impl CpuSession {
         let kept = Arc::new(keep(plan)?);
         place_kept(plan, &mut slots, &kept);
         let storage = Storage::new(plan, &mut slots)?;
-        let has_run = false;
+        let (has_run, scratch_bytes) = (false, 0);
         Ok(Self {
             executable,
             pool,
@@ -147,6 +149,7 @@ impl CpuSession {
             storage,
             kept,
             has_run,
+            scratch_bytes,
         })
     }
 
@@ -170,6 +173,9 @@ impl CpuSession {
     ) -> Result<(), BackendError> {
         let executable = Arc::clone(&self.executable);
         let (plan, pool) = (&*executable.plan, &*self.pool);
+        if !self.has_run {
+            pool.take_asked();
+        }
         let slots = &mut self.slots;
         self.signature.enter::<CpuMemory>(call, |slot, start| slots.set(slot, start))?;
         let stamps = self.signature.stamps();
@@ -197,6 +203,7 @@ impl CpuSession {
             deriving.publish(&self.kept);
         }
         if !self.has_run {
+            self.scratch_bytes = pool.take_asked();
             // A worker that came late to the first call would otherwise find its scratch too small
             // in the second.
             pool.level_scratch();
@@ -299,7 +306,7 @@ impl Session for CpuSession {
             persistent_bytes: (self.kept.len() + constants) as u64,
             state_bytes: self.executable.plan.state_bytes(Space::MAIN),
             offloaded_bytes: 0,
-            workspace_bytes: (self.pool.scratch_bytes() + own) as u64,
+            workspace_bytes: (self.scratch_bytes + own) as u64,
             context_bytes: None,
         }
     }

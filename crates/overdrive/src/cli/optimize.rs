@@ -70,7 +70,10 @@ pub(crate) struct Optimize {
     pub resume: bool,
     /// Decides again from the timings and scores of a decision.json; with -o the model is made
     /// again too, and must have the same bytes
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["resume", "model"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "resume", "model", "data", "target", "decode", "max_loss", "confidence", "metric", "effort",
+        "minutes", "shapes", "batches", "head",
+    ])]
     pub replay: Option<PathBuf>,
     /// Which existing outputs may be replaced.
     #[command(flatten)]

@@ -308,6 +308,7 @@ fn what_cannot_be_asked_is_refused() {
     fs::write(folder.path("no.json"), "{}").unwrap();
     folder.line("optimize --replay no.json").ends(2, &["decision of `optimize`"]);
     folder.line("optimize --replay absent.json").ends(2, &["absent.json"]);
+    folder.line("optimize --replay no.json --decode 9").ends(2, &["--decode", "--replay"]);
     folder.line("optimize digits-mlp").ends(2, &["--out"]);
     folder.line("optimize digits-mlp --confidence 1 -o out").ends(2, &["below 1"]);
     folder.line("optimize no-such-model -o out").ends(2, &["no-such-model"]);
