@@ -112,7 +112,7 @@ fn a_whole_sequence_that_reads_codes_is_decoded_from_its_first_token() {
         };
         let float: Vec<f32> = logits(&whole).iter().map(|&logit| logit as f32).collect();
         for codes in CODES {
-            let (coded, count) = code_caches(&whole, codes.dtype()).unwrap();
+            let (coded, count) = code_caches(&whole, codes.rows()).unwrap();
             assert!(count > 0, "{name} has attention");
             let expected = logits(&coded);
             let step = model.graph(Span::Step { caches: caches(Some(codes)) }, DType::F32).unwrap();

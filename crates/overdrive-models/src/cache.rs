@@ -60,12 +60,13 @@ impl CacheCodes {
         }
     }
 
-    /// The type of a code.
-    pub const fn dtype(self) -> DType {
-        match self {
+    /// How a row, one token of one head, becomes codes.
+    pub const fn rows(self) -> QuantizeRows {
+        let element = match self {
             Self::Int8 => DType::I8,
             Self::Fp8 => DType::F8E4M3,
-        }
+        };
+        QuantizeRows { block: None, element, scale: ScaleFormat::Wide }
     }
 }
 
@@ -148,9 +149,8 @@ impl<'b> Kept<'b> {
                     .fail("a cache of codes", mismatch.remedy("keep numbers in the cache"));
             }
         }
-        let op = QuantizeRows { block: None, element: codes.dtype(), scale: ScaleFormat::Wide };
         Self::Codes(new.map(|(name, new)| {
-            let (codes, scales) = new.quantize_rows(op);
+            let (codes, scales) = new.quantize_rows(codes.rows());
             let scales = scales.expect("a wide scale of a row is a result");
             let codes = keep(&name, codes, places, caches);
             CodedRows { codes, scales: keep(&(name + SCALE), scales, places, caches) }

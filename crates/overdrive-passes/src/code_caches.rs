@@ -6,17 +6,15 @@
 //! token. Sums of rounded products may differ.
 
 use crate::recognise;
-use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::{Attention, QuantizeRows};
-use overdrive_ir::{DType, Expr, Graph, GraphError};
+use overdrive_ir::{Expr, Graph, GraphError};
 
-/// The graph with these codes for the keys and values of each attention. Each row of a token and a
-/// head has a scale of its own. Also says of how many ops that is.
+/// The graph whose attention reads its keys and values through this op, a row of a token and a head
+/// at a time. Also says of how many ops that is.
 ///
 /// # Errors
-/// If there are no codes of this type.
-pub fn code_caches(graph: &Graph, codes: DType) -> Result<(Graph, usize), GraphError> {
-    let op = QuantizeRows { block: None, element: codes, scale: ScaleFormat::Wide };
+/// If the op takes no such rows.
+pub fn code_caches(graph: &Graph, op: QuantizeRows) -> Result<(Graph, usize), GraphError> {
     let mut count = 0;
     let graph = recognise(graph)?.rewrite(&mut |b, node, operands| {
         let attention = node.op.composite::<Attention>()?;
@@ -33,17 +31,16 @@ pub fn code_caches(graph: &Graph, codes: DType) -> Result<(Graph, usize), GraphE
 /// Codes of the rows of x times their scales, in the type of x.
 fn read(x: Expr<'_>, op: QuantizeRows) -> Expr<'_> {
     let (codes, scales) = x.quantize_rows(op);
-    let scales = scales.expect("a wide scale of a row is a result");
-    let axes: Vec<usize> = (0..x.shape().0.len()).collect();
-    let wide = scales.broadcast_in(&x.shape(), &axes);
-    (codes.convert(scales.dtype()) * wide).convert(x.dtype())
+    let numbers = scales.map_or(codes, |scales| codes.dequantize(scales, None));
+    numbers.convert(x.dtype())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use overdrive_ir::eval::eval_tensors;
-    use overdrive_ir::{Builder, Tensor, TensorType};
+    use overdrive_ir::ops::block_scale::ScaleFormat;
+    use overdrive_ir::{Builder, DType, Tensor, TensorType};
 
     fn graph() -> Graph {
         let b = Builder::new("attention");
@@ -72,7 +69,8 @@ mod tests {
 
     #[test]
     fn keys_and_values_are_codes_times_scales() {
-        let (coded, count) = code_caches(&graph(), DType::I8).expect("there are such codes");
+        let op = QuantizeRows { block: None, element: DType::I8, scale: ScaleFormat::Wide };
+        let (coded, count) = code_caches(&graph(), op).expect("there are such codes");
         assert_eq!(count, 1);
         let [q, k, v] = [1, 2, 3].map(drawn);
         let found = eval_tensors(&coded, &[q.clone(), k.clone(), v.clone()]);

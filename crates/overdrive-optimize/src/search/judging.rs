@@ -7,6 +7,7 @@ use crate::decision::{Fate, Outcome, Tried};
 use crate::ending::{lost, without_pass};
 use crate::gate::Verdict;
 use crate::machine::{Care, Halt, Part, Stage};
+use std::collections::BTreeSet;
 
 impl Search<'_, '_> {
     /// Times the best that keep the limit together, and judges them in that order until one passes.
@@ -61,7 +62,7 @@ impl Search<'_, '_> {
         }
         let weights = |at: usize| self.tried[at].form.of_weights().name;
         // Float is judged beside every other form.
-        let judged: Vec<String> = (1..self.tried.len())
+        let judged: BTreeSet<String> = (1..self.tried.len())
             .filter(|&at| self.tried[at].judged.is_some())
             .map(weights)
             .collect();
@@ -71,12 +72,8 @@ impl Search<'_, '_> {
             is_open && self.asking.may_judge(form, FINALISTS)
         });
         best.sort_by(|&a, &b| self.ranking().order(a, b));
-        let mut seen: Vec<String> = Vec::new();
-        best.retain(|&at| {
-            let is_new = !seen.contains(&weights(at));
-            seen.push(weights(at));
-            is_new
-        });
+        let mut seen = BTreeSet::new();
+        best.retain(|&at| seen.insert(weights(at)));
         best.truncate(most);
         best
     }

@@ -183,7 +183,7 @@ impl<'a> OwnMachine<'a> {
         let declined = |error: GraphError| Halt::Declined(error.to_string());
         let is_float = form.of_weights().is_float();
         if let Some(step) = self.step {
-            let step = step.with(form.cache.as_deref().and_then(CacheCodes::find));
+            let step = step.with(codes(form));
             let made = if is_float { None } else { Some(self.made(form)?) };
             return step.graph(made).map_err(declined);
         }
@@ -200,9 +200,9 @@ impl<'a> OwnMachine<'a> {
             true => self.subject.template.graph.clone(),
             false => self.made(form)?.made.graph.clone(),
         };
-        match form.cache.as_deref().and_then(CacheCodes::find) {
+        match codes(form) {
             None => Ok(graph),
-            Some(codes) => match code_caches(&graph, codes.dtype()) {
+            Some(codes) => match code_caches(&graph, codes.rows()) {
                 Ok((_, 0)) => {
                     let reason = "no attention of whole sequences was found, which would judge it";
                     Err(Halt::Declined(reason.to_owned()))
@@ -254,6 +254,12 @@ impl<'a> OwnMachine<'a> {
         };
         Conditions { clock: self.clock, rules, seed: self.seed, stop: self.stop }
     }
+}
+
+/// The codes of a form's cache, whose names are those that `Machine::caches` gives.
+fn codes(form: &Form) -> Option<CacheCodes> {
+    let name = form.cache.as_deref()?;
+    Some(CacheCodes::find(name).expect("caches have these names"))
 }
 
 /// How a mix prepares the model: as the modes of its layers do.
