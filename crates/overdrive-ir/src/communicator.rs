@@ -5,7 +5,7 @@
 //! same order, and one that does not is named by an error on every rank.
 
 use crate::plan::{Plan, StepKind};
-use crate::{BackendError, Mesh, RankError};
+use crate::{Axis, BackendError, Mesh, RankError};
 use std::fmt;
 use std::time::Duration;
 
@@ -59,25 +59,34 @@ pub trait Communicator: fmt::Debug + Send + Sync {
 /// # Errors
 /// With the first rank that differs and what both have; or as `share`.
 pub fn agree(communicator: &dyn Communicator, what: &str, text: &str) -> Result<(), RankError> {
-    let group: Vec<usize> = (0..communicator.mesh().ranks()).collect();
+    let all: Vec<usize> = (0..communicator.mesh().ranks()).collect();
+    agree_among(communicator, &all, (what, text))
+}
+
+/// Errs where a rank of a group does not have the same text as its first.
+fn agree_among(
+    communicator: &dyn Communicator,
+    group: &[usize],
+    (what, text): (&str, &str),
+) -> Result<(), RankError> {
     let mut all: Vec<String> = vec![];
-    let exchange = Exchange { group: &group, what, bytes: text.as_bytes() };
+    let exchange = Exchange { group, what, bytes: text.as_bytes() };
     communicator
         .share(&exchange, &mut |_, bytes| all.push(String::from_utf8_lossy(bytes).into_owned()))?;
-    let Some(rank) = all.iter().position(|other| *other != all[0]) else { return Ok(()) };
-    let mut lines = all[0].lines().zip(all[rank].lines());
+    let Some(at) = all.iter().position(|other| *other != all[0]) else { return Ok(()) };
+    let mut lines = all[0].lines().zip(all[at].lines());
     let differs = lines.find(|(expected, found)| expected != found);
     // One has more lines than the other.
-    let [first, other] =
-        [&all[0], &all[rank]].map(|text| format!("{} lines", text.lines().count()));
+    let [first, other] = [&all[0], &all[at]].map(|text| format!("{} lines", text.lines().count()));
     let (expected, found) =
         differs.map_or((first, other), |(expected, found)| (expected.into(), found.into()));
     let [expected, found] = [expected, found].map(|line: String| format!("{what} `{line}`"));
-    Err(RankError::Differs { rank, other: 0, expected, found })
+    Err(RankError::Differs { rank: group[at], other: group[0], expected, found })
 }
 
 /// Errs where the ranks' plans do not have the same collectives in the same order, or these are not
-/// of the communicator's mesh. A plan without collectives asks nobody.
+/// of the communicator's mesh. A plan without collectives asks nobody. Stages of a pipeline have
+/// plans of their own, so that each rank compares with those of its stage.
 ///
 /// # Errors
 /// `Mismatch` for a mesh, `Ranks` with the first collective that differs.
@@ -99,5 +108,13 @@ pub fn agree_on(communicator: &dyn Communicator, plan: &Plan) -> Result<(), Back
     if text.is_empty() {
         return Ok(());
     }
-    Ok(agree(communicator, &format!("collectives of `{}`", plan.name), &text)?)
+    let what = format!("collectives of `{}`", plan.name);
+    Ok(agree_among(communicator, &same_stage(communicator), (&what, &text))?)
+}
+
+/// The ranks whose plan is this one's.
+fn same_stage(communicator: &dyn Communicator) -> Vec<usize> {
+    let (mesh, axis) = (communicator.mesh(), Axis::from(Mesh::PIPELINE));
+    let stage = |rank: usize| mesh.position(rank, &axis);
+    (0..mesh.ranks()).filter(|rank| stage(*rank) == stage(communicator.rank())).collect()
 }

@@ -44,6 +44,10 @@ pub struct BadMesh {
 }
 
 impl Mesh {
+    /// The axis whose ranks have graphs of their own, each a stage of one model. Ranks along all
+    /// other axes have one graph.
+    pub const PIPELINE: &'static str = "pipeline";
+
     /// Most ranks of a mesh that a text may name.
     pub const MAX_RANKS: usize = 1 << 20;
 

@@ -36,7 +36,7 @@ pub use step::{
     Bond, ConvolutionCall, Epilogue, GemmCall, KernelCall, KernelOp, MatrixView, Step, StepKind,
     View,
 };
-pub use timeline::{Exchanged, Pace, Timeline};
+pub use timeline::{Exchanged, Pace, Timeline, timelines};
 
 use crate::Mode;
 pub use crate::window_dimension::WindowDimension;

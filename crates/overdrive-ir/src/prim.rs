@@ -9,6 +9,7 @@
 use crate::window_dimension::WindowDimension;
 use crate::{Axis, DType, Mesh, Overflow, Shape, Tensor};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Elementwise functions of one operand.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -510,8 +511,16 @@ impl Prim {
             Prim::AllReduce { .. } => pass.saturating_mul(2),
             Prim::ReduceScatter { .. } | Prim::AllToAll { .. } => pass,
             Prim::AllGather { .. } => operand.saturating_mul(ranks - 1),
-            Prim::Permute { pairs, .. } if !pairs.is_empty() => operand,
+            Prim::Permute { .. } => (operand as f64 * self.senders()) as u64,
             _ => 0,
         }
+    }
+
+    /// The share of the ranks of a permutation that send: of two neighbours in a line half, in a
+    /// ring all.
+    pub(crate) fn senders(&self) -> f64 {
+        let Prim::Permute { pairs, .. } = self else { return 1.0 };
+        let ranks: BTreeSet<usize> = pairs.iter().flat_map(|&(from, to)| [from, to]).collect();
+        pairs.len() as f64 / ranks.len().max(1) as f64
     }
 }

@@ -11,7 +11,8 @@
 
 mod under_way;
 
-use crate::meeting_order::permutes;
+use crate::meeting_order::takes_turns;
+use crate::pipeline::is_send;
 use overdrive_ir::plan::{Plan, Step, StepKind};
 use overdrive_ir::{Channel, Description, Prim, Reducer};
 use under_way::{end_at_once, end_late, is_end, relay_later, start_early};
@@ -32,7 +33,12 @@ pub(crate) fn bucket(plan: &mut Plan, device: &Description, most: usize) {
     start_early(plan, &behind, most, |prim| matches!(prim, Prim::AllToAll { .. }));
     end_at_once(plan);
     relay_later(plan, &behind, most);
-    start_early(plan, &behind, most, |_| true);
+    // A device that waits in a collective would wait for the stage before, and leave its own work.
+    let is_wanted = match device.overlaps_collectives {
+        true => |_: &Prim| true,
+        false => |prim: &Prim| !is_send(prim),
+    };
+    start_early(plan, &behind, most, is_wanted);
     end_late(plan, &behind, most);
     gather(plan, most);
     if device.overlaps_collectives {
@@ -56,12 +62,12 @@ struct Bucket {
 
 /// Merges collectives of a kind that are under way at the same time into one step. It starts where
 /// the last of them started, and ends where the first was waited for. No step in between touches
-/// any of them, or is a permutation.
+/// any of them, or is one of ranks with different work.
 fn gather(plan: &mut Plan, most: usize) {
     let mut open: Vec<Bucket> = vec![];
     let mut buckets = vec![];
     for at in 0..plan.steps.len() {
-        if permutes(&plan.steps[at]) {
+        if takes_turns(&plan.steps[at]) {
             buckets.append(&mut open);
         }
         if kind(&plan.steps[at]).is_none() {

@@ -32,6 +32,7 @@ mod observe;
 mod offload;
 mod pass;
 mod perturb;
+mod pipeline;
 mod plan;
 mod precision;
 mod quantize;
@@ -73,6 +74,7 @@ pub use observe::{Evidence, HISTOGRAM_BITS, Site, Statistic, histogram_value, ob
 pub use overdrive_ir::gradients;
 pub use pass::PASSES;
 pub use perturb::perturb;
+pub use pipeline::{Stages, of_batch};
 pub use plan::{PlanError, explain, place, plan};
 pub use precision::{Recipe, keep_sums, precision};
 pub use quantize::{

@@ -2,22 +2,22 @@
 //!
 //! Ranks meet in every collective, so that all must come to them in one order. If the graphs of all
 //! ranks are the same, any pass orders them alike. A permutation is how ranks do different work in
-//! turns (a ring), so the work around it may differ. Nothing moves past it: each rank would move
-//! something else.
+//! turns (a ring), so the work around it may differ. So it does around what the stages of a
+//! pipeline exchange. Nothing moves past either: each rank would move something else.
 
 use overdrive_ir::plan::{Step, StepKind};
-use overdrive_ir::{Graph, Node, Prim, Value};
+use overdrive_ir::{Channel, Graph, Mesh, Node, Prim, Value};
 use std::collections::HashMap;
 
 /// For each collective, by the number of its node: results of those that no rank may do later.
 pub(crate) fn met_before(graph: &Graph) -> HashMap<u32, Vec<Value>> {
     let mut before = HashMap::new();
-    // The last permutation, and what came after it.
+    // The last turn, and what came after it.
     let (mut last, mut since): (Option<Value>, Vec<Value>) = (None, vec![]);
     for (index, node) in graph.nodes().iter().enumerate().filter(|(_, node)| meets(node)) {
         let result = node.results[0];
         let mut known: Vec<Value> = last.into_iter().collect();
-        if matches!(node.op.prim(), Some(Prim::Permute { .. })) {
+        if node.op.prim().is_some_and(is_turn) {
             known.append(&mut since);
             last = Some(result);
         } else {
@@ -33,13 +33,19 @@ pub(crate) fn meets(node: &Node) -> bool {
     node.op.prim().and_then(Prim::channel).is_some_and(|channel| channel.ranks() > 1)
 }
 
-/// Whether a step is the start of a permutation.
-pub(crate) fn permutes(step: &Step) -> bool {
-    matches!(step.kind, StepKind::CollectiveStart { prim: Prim::Permute { .. } })
+/// Whether ranks with different work meet in a collective.
+fn is_turn(prim: &Prim) -> bool {
+    let stages = |channel: &Channel| channel.group.size(&Mesh::PIPELINE.into()) > 1;
+    matches!(prim, Prim::Permute { .. }) || prim.channel().is_some_and(stages)
+}
+
+/// Whether a step is the start of a collective of ranks with different work.
+pub(crate) fn takes_turns(step: &Step) -> bool {
+    matches!(&step.kind, StepKind::CollectiveStart { prim } if is_turn(prim))
 }
 
 /// Whether two steps are collectives whose order stays.
 pub(crate) fn keeps_order(a: &Step, b: &Step) -> bool {
     let starts = |step: &Step| matches!(step.kind, StepKind::CollectiveStart { .. });
-    starts(a) && starts(b) && (permutes(a) || permutes(b))
+    starts(a) && starts(b) && (takes_turns(a) || takes_turns(b))
 }

@@ -1,6 +1,7 @@
 //! Rematerialize: computes values again for the backward part instead of keeping them.
 //!
-//! The forward part of a training step is what the loss needs; everything else is backward. A
+//! The forward part of a training step is what the loss needs, and of a stage of a pipeline what it
+//! sends on; everything else is backward. A
 //! forward value that the backward part reads is *saved* from one to the other. A policy says which
 //! saved values are dropped. The nodes that compute a dropped value are cloned right before the
 //! first backward node that reads it. Sources: Chen et al., "Training deep nets with sublinear
@@ -9,6 +10,7 @@
 //! the same operands (random draws keep their site), so every result keeps its bits. Common
 //! subexpressions must be merged before this pass, never after.
 
+use crate::pipeline::sends_on;
 use overdrive_ir::plan::{Note, Recomputing};
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, NodeId, Origin, Value};
 use std::collections::{BTreeSet, HashMap};
@@ -104,6 +106,9 @@ impl<'g> TrainingStep<'g> {
     fn new(graph: &'g Graph, loss: Value) -> Self {
         let mut forward = vec![false; graph.nodes().len()];
         let mut pending = vec![loss];
+        // The loss is that of the last stage; the forward of others is what they send on.
+        let sends = graph.nodes().iter().filter(|node| sends_on(node));
+        pending.extend(sends.map(|node| node.results[0]));
         while let Some(value) = pending.pop() {
             if let Origin::Node(id, _) = graph.origin(value)
                 && !std::mem::replace(&mut forward[id.0 as usize], true)
@@ -187,14 +192,9 @@ impl<'g> TrainingStep<'g> {
         let graph = self.graph;
         let b = Builder::new(graph.name());
         let mut map: HashMap<Value, Expr<'_>> = b.declare(graph).into_iter().collect();
-        for (node, _) in graph.nodes().iter().zip(&self.forward).filter(|(_, forward)| **forward) {
-            let operands: Vec<Expr<'_>> = node.operands.iter().map(|v| map[v]).collect();
-            let results = b.again(node, &operands);
-            map.extend(node.results.iter().copied().zip(results));
-        }
         let mut clones: HashMap<Value, Expr<'_>> = HashMap::new();
-        for (node, _) in graph.nodes().iter().zip(&self.forward).filter(|(_, forward)| !**forward) {
-            let is_cloned = |v: &&Value| self.saved.contains(v) && !kept.contains(v);
+        for (node, &forward) in graph.nodes().iter().zip(&self.forward) {
+            let is_cloned = |v: &&Value| !forward && self.saved.contains(v) && !kept.contains(v);
             for &value in node.operands.iter().filter(is_cloned) {
                 self.clone_late(value, kept, (&map, &mut clones), &b);
             }

@@ -22,6 +22,7 @@ pub use context_exchange::{BadContextExchange, ContextExchange};
 pub use error::ShardError;
 pub(crate) use layout::part;
 
+use crate::pipeline::Stages;
 use crate::rebuild::live;
 use layout::Laid;
 use overdrive_ir::plan::Note;
@@ -55,16 +56,22 @@ pub struct Sharded {
 
 impl Sharded {
     /// The graph of one rank: its positions are constants. Choices by them are made here, and
-    /// nothing is computed for those not taken. For a caller that brings the states: no initial
+    /// nothing is computed for those not taken. A stage of a pipeline has its own states alone. For
+    /// a caller that brings the states: no initial
     /// value is computed.
     pub fn placed(&self, rank: usize) -> Result<Graph, GraphError> {
-        let graph = self.graph.rewrite(&mut |b, node, _| match node.op.prim() {
-            Some(Prim::RankIndex { along }) => {
-                let position = self.mesh.position(rank, along) as i128;
-                Some(vec![b.constant(Tensor::from_ints(DType::I32, [0usize; 0], &[position]))])
-            }
-            _ => None,
-        })?;
+        let stage = self.mesh.position(rank, &Mesh::PIPELINE.into());
+        let stages = Stages::of(&self.graph);
+        let of_stage = stages.map(|stages| stages.placed(&self.graph, stage)).transpose()?;
+        let graph = of_stage.as_ref().unwrap_or(&self.graph).rewrite(
+            &mut |b, node, _| match node.op.prim() {
+                Some(Prim::RankIndex { along }) => {
+                    let position = self.mesh.position(rank, along) as i128;
+                    Some(vec![b.constant(Tensor::from_ints(DType::I32, [0usize; 0], &[position]))])
+                }
+                _ => None,
+            },
+        )?;
         crate::dce(&crate::fold(&graph)?)
     }
 

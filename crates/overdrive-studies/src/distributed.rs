@@ -14,6 +14,7 @@ mod entrant;
 mod fabric;
 mod joint;
 mod name;
+mod pipeline;
 mod session;
 mod team;
 #[cfg(test)]
@@ -34,6 +35,7 @@ use overdrive_bench::results::Results;
 use overdrive_ir::DType;
 use overdrive_passes::{Compression, ContextExchange};
 use overdrive_train::Shards;
+use pipeline::Pipeline;
 use session::Session;
 use training::{Apart, Training};
 
@@ -105,6 +107,17 @@ fn compressed(
     Box::new(Training { model, batch, shards, compression: Some(scheme), precision })
 }
 
+/// The step in stages, on so many batches.
+fn staged(
+    model: &'static str,
+    (batch, batches): (usize, usize),
+    precision: DType,
+) -> Box<dyn Joint> {
+    let (shards, compression) = (Shards::Nothing, None);
+    let training = Training { model, batch, shards, compression, precision };
+    Box::new(Pipeline { training, batches })
+}
+
 /// Attention round a ring of the ranks, and by heads.
 fn attention(part: AttentionPart, sizes: [usize; 4], dtype: DType) -> [Box<dyn Joint>; 2] {
     [ContextExchange::Ring, ContextExchange::Ulysses]
@@ -142,6 +155,9 @@ fn accelerator(is_brief: bool) -> Vec<Box<dyn Joint>> {
     ] {
         cases.push(training(model, (batch, shards), bf16));
     }
+    for (model, batch) in [("gpt-125m", 16), ("gpt-1.3b", 4)] {
+        cases.push(staged(model, (batch, 16), bf16));
+    }
     let schemes = [
         Compression::F32,
         Compression::Bf16,
@@ -170,6 +186,7 @@ fn host(is_brief: bool) -> Vec<Box<dyn Joint>> {
     }
     cases.push(apart("text-transformer", 2, f32));
     cases.push(training("text-transformer", (2, Shards::Nothing), f32));
+    cases.push(staged("text-transformer", (2, 4), f32));
     cases.push(training("text-transformer", (2, Shards::Optimizer), f32));
     cases.push(training("text-transformer", (2, Shards::Parameters), f32));
     for (shards, scheme) in

@@ -136,7 +136,11 @@ impl<'a> Evaluator<'a> {
         target: Target,
     ) -> Result<Self, TrainError> {
         let mut judged = Judged::new(graph, target)?;
-        let (graph, held) = ranks.graph(judged.graph.clone(), None, like)?;
+        let whole = match like.and_then(Held::stages) {
+            Some(stages) => stages.forward(&judged.graph)?,
+            None => judged.graph.clone(),
+        };
+        let (graph, held) = ranks.graph(whole, None, like)?;
         let model = Compiled::new(backend, graph, &Tuning::default())?;
         let mut labels = judged.labels.sizes();
         labels[0] /= ranks.count();
@@ -168,7 +172,8 @@ impl<'a> Evaluator<'a> {
         let mut evaluation = Evaluation::default();
         for batch in self.judged.batches_up_to(split, len) {
             let (batch, count) = batch?;
-            let given = self.held.given(&batch, (self.model.graph(), self.ranks.rank()));
+            let place = (self.model.graph(), self.ranks.rank());
+            let given = self.held.given((&batch, 0, 1), place);
             let outputs = self.model.run(self.backend, state, &by_name(&given))?;
             evaluation.add((&batch, count), &outputs);
         }

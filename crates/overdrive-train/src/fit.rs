@@ -42,7 +42,7 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     let judged_by = with_loss(&forward, target)?;
     let trainer = Trainer::of_rank(place, &judged_by, recipe, &initial, &tuning);
     let mut trainer = trainer.map_err(|error| advised(error, run, &tuning))?;
-    let flops = trainer.flops().saturating_mul(ranks.all_count() as u64);
+    let flops = ranks.sum("the FLOPs of a step", trainer.flops())?;
     observer.planned(trainer.plan(), &trainer.memory(), flops);
     if let Some(float8) = &recipe.float8 {
         observer.left_in_float(&left_in_float(&judged_by, float8));

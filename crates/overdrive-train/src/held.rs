@@ -14,14 +14,14 @@
 use crate::TrainError;
 use crate::checkpoint::Region;
 use crate::data::Batch;
-use crate::step::OPTIMIZER;
+use crate::step::{OPTIMIZER, SUM};
 use overdrive_ir::{
     Axis, Builder, Communicator, Exchange, Expr, Graph, GraphError, Mesh, Node, Prim, Sharding,
     StateDecl, Tensor, TensorType, Value,
 };
-use overdrive_passes::{ContextExchange, Sharded};
+use overdrive_passes::{ContextExchange, Sharded, Stages, of_batch};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The axis along which the positions of samples are split.
 pub(crate) const CONTEXT: &str = "context";
@@ -59,6 +59,7 @@ impl From<Shards> for Sharing {
 pub(crate) struct Held {
     split: BTreeMap<String, (TensorType, Sharding)>,
     sharded: Option<Sharded>,
+    stages: Option<Stages>,
 }
 
 /// How values lie on the ranks.
@@ -190,7 +191,37 @@ impl Held {
             let whole = sharded.whole_type(sharded.graph.ty(state.value), sharding);
             (state.name.clone(), (whole, sharding.clone()))
         });
-        Self { split: split.collect(), sharded: Some(sharded) }
+        let (split, stages) = (split.collect(), Stages::of(&sharded.graph));
+        Self { split, sharded: Some(sharded), stages }
+    }
+
+    /// The stages of the model, if it has several.
+    pub(crate) fn stages(&self) -> Option<&Stages> {
+        self.stages.as_ref()
+    }
+
+    /// The states that ranks change, this one or another, each with the type of a part of it.
+    pub(crate) fn changing(&self) -> Option<impl Iterator<Item = (&str, &TensorType)>> {
+        let graph = &self.sharded.as_ref()?.graph;
+        let is_kept = |state: &&StateDecl| state.update.is_some() && !state.name.starts_with(SUM);
+        let changing = graph.states().iter().filter(is_kept);
+        Some(changing.map(|state| (state.name.as_str(), graph.ty(state.value))))
+    }
+
+    /// The type of the part of a state that ranks hold which have one.
+    pub(crate) fn part_type(&self, name: &str) -> Option<&TensorType> {
+        let graph = &self.sharded.as_ref()?.graph;
+        let state = graph.states().iter().find(|state| state.name == name)?;
+        Some(graph.ty(state.value))
+    }
+
+    /// The rank that holds what `rank` would hold of a state if it were on its stage.
+    fn holder(&self, name: &str, rank: usize) -> usize {
+        let home = self.stages.as_ref().and_then(|stages| stages.home(name));
+        let (Some(home), Some(sharded)) = (home, &self.sharded) else { return rank };
+        let (mesh, axis) = (&sharded.mesh, Axis::from(Mesh::PIPELINE));
+        let line = mesh.group_of(rank, &mesh.along(&axis));
+        line[home]
     }
 
     /// Adds to the shardings of another graph that its states lie as they do here. `data` is the
@@ -221,7 +252,7 @@ impl Held {
 
     /// Whether a rank holds less than all.
     pub(crate) fn is_split(&self) -> bool {
-        !self.split.is_empty()
+        !self.split.is_empty() || self.stages.is_some()
     }
 
     /// The place in its whole of the part that a rank holds; `own` is the type of the part.
@@ -247,7 +278,8 @@ impl Held {
         let Some(sharded) = self.sharded.as_ref().filter(|_| self.is_split()) else { return 0 };
         let of_rank = |rank| self.region(name, own, rank);
         let held = of_rank(rank);
-        let holders = (0..sharded.mesh.ranks()).filter(|other| of_rank(*other) == held);
+        let holders = (0..sharded.mesh.ranks())
+            .filter(|other| self.holder(name, *other) == *other && of_rank(*other) == held);
         let holders: Vec<usize> = holders.collect();
         holders[number % holders.len()]
     }
@@ -260,13 +292,14 @@ impl Held {
         }
     }
 
-    /// The inputs and labels of a batch by name, as this rank's graph takes them. Rows are the
-    /// rank's own already. Along `context` ranks share the samples, and each takes its positions.
+    /// The inputs and labels of a batch, which is one of several, by name, as this rank's graph
+    /// takes them. Rows are the rank's own already. Along `context` ranks share the samples, and
+    /// each takes its positions.
     pub(crate) fn given<'t>(
         &self,
-        batch: &'t Batch,
+        (batch, number, count): (&'t Batch, usize, usize),
         (graph, rank): (&Graph, usize),
-    ) -> Vec<(&'static str, Cow<'t, Tensor>)> {
+    ) -> Vec<(String, Cow<'t, Tensor>)> {
         let context = Axis::from(CONTEXT);
         let sharded = self.sharded.as_ref().filter(|sharded| sharded.mesh.size(&context) > 1);
         let own = |name: &str, tensor: &'t Tensor| {
@@ -277,31 +310,37 @@ impl Held {
         };
         let all = batch.inputs().chain([("labels", &batch.labels)]);
         let part = |(name, tensor): (&'static str, &'t Tensor)| {
-            (name, own(name, tensor).map_or(Cow::Borrowed(tensor), Cow::Owned))
+            let name = of_batch(name, number, count);
+            let part = own(&name, tensor).map_or(Cow::Borrowed(tensor), Cow::Owned);
+            (name, part)
         };
         all.map(part).collect()
     }
 
     /// On rank 0 the whole state from the parts of all ranks, which all come here; elsewhere the
-    /// rank's own part.
+    /// rank's own part, if it has one.
     pub(crate) fn gathered(
         &self,
         name: &str,
-        own: Tensor,
+        own: Option<Tensor>,
         communicator: &dyn Communicator,
-    ) -> Result<Tensor, TrainError> {
-        let (Some((_, sharding)), Some(sharded)) = (self.split.get(name), &self.sharded) else {
-            return Ok(own);
-        };
-        let rank = communicator.rank();
-        let mut parts = vec![own.clone()];
+    ) -> Result<Option<Tensor>, TrainError> {
+        let (rank, all) = (communicator.rank(), communicator.mesh().ranks());
+        let sharding = self.split.get(name).map(|(_, sharding)| sharding);
+        // Whole on each rank that holds it: one of them is enough.
+        let needed = if sharding.is_some() { all } else { 1 };
+        let holders: BTreeSet<usize> = (0..needed).map(|rank| self.holder(name, rank)).collect();
+        let mut parts = BTreeMap::new();
+        if holders.contains(&rank) {
+            parts.extend(own.clone().map(|own| (rank, own)));
+        }
         // In pairs: no rank but 0 needs what others have.
-        for other in 1..communicator.mesh().ranks() {
+        for &other in holders.iter().filter(|other| **other != 0) {
             if rank != 0 && rank != other {
                 continue;
             }
             let what = format!("the parts of `{name}`");
-            let bytes = if rank == 0 { &[] } else { own.bytes() };
+            let bytes = if rank == 0 { &[] } else { own.as_ref().map_or(&[][..], Tensor::bytes) };
             let exchange = Exchange { group: &[0, other], what: &what, bytes };
             let mut part = None;
             communicator.share(&exchange, &mut |position, bytes| {
@@ -309,18 +348,26 @@ impl Held {
                     part = Some(bytes.to_vec());
                 }
             })?;
-            let part = part.map(|bytes| Tensor::from_bytes(own.ty().clone(), bytes));
-            parts.extend(part.map(|part| part.expect("all parts of a state are of one type")));
+            let ty = self.part_type(name);
+            let part = part.zip(ty).map(|(bytes, ty)| Tensor::from_bytes(ty.clone(), bytes));
+            parts.extend(part.map(|part| (other, part.expect("all parts are of one type"))));
         }
-        Ok(if rank == 0 { sharded.join(&parts, sharding) } else { own })
+        if rank != 0 {
+            return Ok(own);
+        }
+        let of = |rank: usize| parts[&self.holder(name, rank)].clone();
+        Ok(Some(match (sharding, &self.sharded) {
+            (Some(sharding), Some(sharded)) => {
+                sharded.join(&(0..all).map(of).collect::<Vec<_>>(), sharding)
+            }
+            _ => of(0),
+        }))
     }
 }
 
 /// Tensors by name, as compiled graphs take them.
-pub(crate) fn by_name<'t>(
-    given: &'t [(&'static str, Cow<'_, Tensor>)],
-) -> Vec<(&'static str, &'t Tensor)> {
-    given.iter().map(|(name, tensor)| (*name, tensor.as_ref())).collect()
+pub(crate) fn by_name<'t>(given: &'t [(String, Cow<'_, Tensor>)]) -> Vec<(&'t str, &'t Tensor)> {
+    given.iter().map(|(name, tensor)| (name.as_str(), tensor.as_ref())).collect()
 }
 
 #[cfg(test)]

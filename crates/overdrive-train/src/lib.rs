@@ -64,6 +64,6 @@ pub use recipes::{
 pub use run::{Ending, Fit, Fitted, Observer};
 pub use schedule::{Decay, Schedule};
 pub use shuffle::Shuffle;
-pub use step::{parameters, training_step};
+pub use step::{parameters, training_step, training_step_on};
 pub use trained::trained;
 pub use trainer::{StepReport, Trainer, initial_parameter, initial_parameters};

@@ -41,6 +41,11 @@ impl Ranks<'_> {
         self.0.map_or(1, |communicator| communicator.mesh().size(&DATA.into()))
     }
 
+    /// How they lie.
+    pub(crate) fn mesh(self) -> Mesh {
+        self.0.map(Communicator::mesh).cloned().unwrap_or_default()
+    }
+
     /// All ranks of the run.
     pub(crate) fn all_count(self) -> usize {
         self.0.map_or(1, |communicator| communicator.mesh().ranks())
@@ -77,6 +82,7 @@ impl Ranks<'_> {
     ) -> Result<(Graph, Held), TrainError> {
         check_compression(compression, self.count())?;
         let Some(communicator) = self.0 else { return Ok((whole, Held::default())) };
+        check_stages(communicator.mesh(), compression)?;
         let sharded = sharded(&whole, communicator.mesh(), self.1, like)?;
         let sharded = compressed(sharded, compression)?;
         let graph = sharded.placed(communicator.rank())?;
@@ -152,6 +158,16 @@ impl Ranks<'_> {
         Ok(whole)
     }
 
+    /// The sum of a number of each rank.
+    pub(crate) fn sum(self, what: &str, mine: u64) -> Result<u64, TrainError> {
+        let mut sum = if self.0.is_some() { 0 } else { mine };
+        self.share(what, &mine.to_le_bytes(), |_, bytes| {
+            let number = bytes.try_into().expect("eight bytes of each rank");
+            sum = u64::from_le_bytes(number).saturating_add(sum);
+        })?;
+        Ok(sum)
+    }
+
     /// An exchange of all ranks; none, where there is one.
     pub(crate) fn share(
         self,
@@ -167,11 +183,11 @@ impl Ranks<'_> {
 
 /// Errs when a mesh has an axis that training does not know, or no ranks to share out states.
 fn check_axes(mesh: &Mesh, sharing: Sharing) -> Result<(), TrainError> {
-    let known = [DATA, TENSOR, CONTEXT];
+    let known = [DATA, Mesh::PIPELINE, TENSOR, CONTEXT];
     if let Some((axis, _)) = mesh.axes.iter().find(|(axis, _)| !known.contains(&&*axis.0)) {
-        let remedy = "`data` splits batches, `tensor` the model, `context` the positions of \
-                      samples, as in `data=4,tensor=2`";
-        let expected = "the axes `data`, `tensor` and `context`";
+        let remedy = "`data` splits batches, `pipeline` the model into stages, `tensor` each \
+                      layer, `context` the positions of samples, as in `data=4,tensor=2`";
+        let expected = "the axes `data`, `pipeline`, `tensor` and `context`";
         return Err(TrainError::invalid("mesh", expected, axis, remedy));
     }
     if sharing.states != Shards::Nothing && mesh.ranks() > 1 && mesh.size(&DATA.into()) == 1 {
@@ -232,13 +248,23 @@ fn check_compression(compression: Option<Compression>, ranks: usize) -> Result<(
     Err(TrainError::invalid(place, "several ranks along `data`", "one", remedy))
 }
 
+/// Errs where gradients are to be compressed that stages sum, each its own.
+fn check_stages(mesh: &Mesh, compression: Option<Compression>) -> Result<(), TrainError> {
+    let (true, Some(scheme)) = (mesh.size(&Mesh::PIPELINE.into()) > 1, compression) else {
+        return Ok(());
+    };
+    let place = format!("compression of gradients, `{scheme}`");
+    let remedy = "train without compression, or leave `pipeline` out of the mesh";
+    Err(TrainError::invalid(place, "one stage", mesh, remedy))
+}
+
 /// How the inputs of a batch, and outputs of each of its samples, lie on the ranks. Rows lie along
 /// `data`, and positions of inputs along `context`. Positions are dimension 1 of the labels.
 fn of_batch(whole: &Graph, mesh: &Mesh) -> Result<Shardings, TrainError> {
     let [data, context] = [DATA, CONTEXT].map(Axis::from);
     let has = |axis: &Axis| mesh.size(axis) > 1;
     let mut shardings = Shardings::new();
-    let labels = whole.inputs().iter().find(|port| port.name == "labels");
+    let labels = whole.inputs().iter().find(|port| port.name.split('#').next() == Some("labels"));
     let positions = labels.and_then(|port| whole.ty(port.value).sizes().get(1).copied());
     if has(&context) && positions.is_none() {
         let remedy = "use the axis `data` for this model";
@@ -294,6 +320,7 @@ pub fn sharded_step(
     let sharing = sharing.into();
     check_axes(mesh, sharing)?;
     check_compression(compression, mesh.size(&DATA.into()))?;
+    check_stages(mesh, compression)?;
     compressed(sharded(whole, mesh, sharing, None)?, compression)
 }
 

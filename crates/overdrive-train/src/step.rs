@@ -10,10 +10,10 @@
 use crate::optimizer::Shared;
 use crate::{LossScaling, Recipe, TrainError, moments};
 use overdrive_ir::{
-    Binary, Builder, Compare, DType, Expr, Graph, Init, StateDecl, TensorType, Unary, Value,
+    Binary, Builder, Compare, DType, Expr, Graph, Init, Mesh, StateDecl, TensorType, Unary, Value,
     gradients,
 };
-use overdrive_passes::{DelayedScales, cse, dce, float8, fold, keep_sums, precision};
+use overdrive_passes::{DelayedScales, Stages, cse, dce, float8, fold, keep_sums, precision};
 use std::collections::BTreeMap;
 
 /// The scope of all that follows gradients.
@@ -22,6 +22,8 @@ pub(crate) const OPTIMIZER: &str = "optimizer";
 pub(crate) const COUNT: &str = "optimizer.count";
 pub(crate) const SCALE: &str = "optimizer.loss_scale";
 const SINCE: &str = "optimizer.since_scaled";
+/// Begins the names of sums of gradients of earlier batches.
+pub(crate) const SUM: &str = "optimizer.sum.";
 
 /// Keeps the quotient of a zero norm finite.
 const TINY: f64 = 1e-6;
@@ -71,6 +73,27 @@ pub(crate) enum Role {
     Update,
 }
 
+/// The step of a bound graph with output `loss` ([`crate::with_loss`]), for ranks of this mesh. With
+/// stages along `pipeline` it takes all batches of an update at once, by the names of
+/// [`overdrive_passes::of_batch`]; else it is [`training_step`].
+///
+/// # Errors
+/// As that, and when the model or the recipe does not go in so many stages.
+pub fn training_step_on(graph: &Graph, recipe: &Recipe, mesh: &Mesh) -> Result<Graph, TrainError> {
+    let count = mesh.size(&Mesh::PIPELINE.into());
+    if count == 1 {
+        return training_step(graph, recipe);
+    }
+    if recipe.float8.is_some() {
+        let expected = "a recipe without codes of fp8, since scales follow each batch";
+        let found = recipe.formats().name().unwrap_or("fp8").to_owned();
+        let remedy = "train in bf16, or leave `pipeline` out of the mesh";
+        return Err(TrainError::invalid("mesh, `pipeline`", expected, found, remedy));
+    }
+    let staged = Stages::divide(graph, count)?.pipeline(graph, recipe.accumulate)?;
+    training_step(&staged, &Recipe { accumulate: 1, ..recipe.clone() })
+}
+
 /// The step of a bound graph with output `loss` ([`crate::with_loss`]), contractions in the
 /// recipe's precision. With `accumulate` above 1, this is the last batch of each update.
 ///
@@ -101,6 +124,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
         let remedy = "add it with `with_loss`";
         return Err(TrainError::invalid(graph.name(), "an output `loss`", "none", remedy));
     };
+    let stages = Stages::of(graph);
     let suffix = if role == Role::Update { "step" } else { "accumulate" };
     let b = Builder::new(&format!("{}.{suffix}", graph.name()));
     let values = b.append(graph)?;
@@ -129,9 +153,11 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
         };
         trained.push((name, p, if recipe.accumulate > 1 { summed(name, g, role) } else { g }));
     }
-    b.output("loss", loss_value);
+    let loss = stages.as_ref().map_or(loss_value, |stages| stages.total(loss_value));
+    b.output("loss", loss);
     if role == Role::Update {
-        update(&b, &trained, recipe, scale.zip(scaling), loss_value);
+        let norm = norm(&trained, stages.as_ref()).unwrap_or_else(|| loss.constant(0.0));
+        update(&b, &trained, recipe, scale.zip(scaling), [loss, norm]);
     }
     drop(scope);
     scales.update(&b, &values, &largest);
@@ -142,7 +168,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
 
 /// The gradient with the sum of earlier batches added, which lives in a state of its own.
 fn summed<'b>(name: &str, g: Expr<'b>, role: Role) -> Expr<'b> {
-    let (b, state) = (g.builder(), format!("optimizer.sum.{name}"));
+    let (b, state) = (g.builder(), format!("{SUM}{name}"));
     let sum = b.state_named(&state, g.ty(), Init::ZEROS) + g;
     let kept = if role == Role::Accumulate { sum } else { b.full(DType::F32, g.shape(), 0.0) };
     b.update(&state, kept);
@@ -168,16 +194,29 @@ fn sum_of_squares<'b>(trained: &[(&str, Expr<'b>, Expr<'b>)]) -> Option<Expr<'b>
     sums.reduce(|sum, more| sum + more)
 }
 
+/// The norm of all gradients together, those of all stages.
+fn norm<'b>(trained: &[(&str, Expr<'b>, Expr<'b>)], stages: Option<&Stages>) -> Option<Expr<'b>> {
+    let Some(stages) = stages else { return Some(sum_of_squares(trained)?.sqrt()) };
+    let of_stage = |stage: usize| {
+        let is_own = |(name, ..): &&(&str, Expr<'b>, Expr<'b>)| {
+            stages.home(name).unwrap_or_default() == stage
+        };
+        let own: Vec<_> = trained.iter().filter(is_own).copied().collect();
+        Some(stages.only(stage, sum_of_squares(&own)?))
+    };
+    let sum = (0..stages.count).filter_map(of_stage).reduce(|sum, more| sum + more)?;
+    Some(stages.total(sum).sqrt())
+}
+
 /// Clips and applies the gradients of the parameters.
 fn update<'b>(
     b: &'b Builder,
     trained: &[(&str, Expr<'b>, Expr<'b>)],
     recipe: &Recipe,
     scale: Option<(Expr<'b>, LossScaling)>,
-    loss: Expr<'b>,
+    [loss, norm]: [Expr<'b>; 2],
 ) {
     let lr = b.input("lr", TensorType::scalar(DType::F32));
-    let norm = sum_of_squares(trained).unwrap_or_else(|| loss.constant(0.0)).sqrt();
     let finite = |x: Expr<'b>| x.unary(Unary::Abs).compare(Compare::Lt, x.constant(f64::INFINITY));
     let finite = finite(norm).binary(Binary::And, finite(loss));
     let count = b.state_named(COUNT, TensorType::scalar(DType::I64), Init::ZEROS);

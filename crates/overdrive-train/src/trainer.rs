@@ -7,8 +7,8 @@ use crate::compiled::Compiled;
 use crate::data::Batch;
 use crate::held::{self, Held, Sharing, by_name};
 use crate::ranks::Ranks;
-use crate::step::{COUNT, Role, graph_of, parameters};
-use crate::{Recipe, TrainError, diagnose};
+use crate::step::{COUNT, Role, SUM, graph_of, parameters};
+use crate::{Recipe, TrainError, diagnose, training_step_on};
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::plan::Space;
@@ -156,11 +156,11 @@ impl<'a> Trainer<'a> {
         tuning: &Tuning,
     ) -> Result<Self, TrainError> {
         recipe.check()?;
-        let part =
-            |role, like| ranks.graph(graph_of(graph, recipe, role)?, recipe.compression, like);
-        let (step, held) = part(Role::Update, None)?;
-        let accumulates = recipe.accumulate > 1;
-        let accumulate = accumulates.then(|| part(Role::Accumulate, Some(&held))).transpose()?;
+        let part = |whole, like| ranks.graph(whole, recipe.compression, like);
+        let (step, held) = part(training_step_on(graph, recipe, &ranks.mesh())?, None)?;
+        let accumulates = recipe.accumulate > 1 && held.stages().is_none();
+        let earlier = || part(graph_of(graph, recipe, Role::Accumulate)?, Some(&held));
+        let accumulate = accumulates.then(earlier).transpose()?;
         let accumulate = accumulate.map(|(graph, _)| graph);
         // States that are evaluated, or that other batches add to, are read by other plans too.
         let mut tuning = tuning.clone();
@@ -182,7 +182,9 @@ impl<'a> Trainer<'a> {
         let accumulate = accumulate.map(compiled).transpose()?;
         let state = initial_state((backend, ranks.rank()), graph, (&step, &held), initial)?;
         let names = parameters(graph, recipe).map(|(name, _)| name.to_owned()).collect();
-        let changing = step.graph().states().iter().filter(|state| state.update.is_some());
+        // Sums of gradients are zero between steps.
+        let is_kept = |state: &&StateDecl| state.update.is_some() && !state.name.starts_with(SUM);
+        let changing = step.graph().states().iter().filter(is_kept);
         let changing = changing.map(|state| state.name.clone()).collect();
         let (recipe, choices) = (recipe.clone(), tuning.choices);
         Ok(Self {
@@ -246,20 +248,29 @@ impl<'a> Trainer<'a> {
         );
         let learning_rate = self.recipe.learning_rate(self.done);
         let lr = Tensor::scalar(DType::F32, learning_rate);
-        let (last, earlier) = batches.split_last().expect("a recipe has at least one batch a step");
+        let last = batches.last().expect("a recipe has at least one batch a step");
         let mut losses = 0.0;
-        for batch in earlier {
-            let accumulate = self.accumulate.as_mut().expect("several batches have their graph");
-            let given = self.held.given(batch, (accumulate.graph(), self.ranks.rank()));
-            let outputs = accumulate.run(self.backend, &mut self.state, &by_name(&given))?;
-            losses += outputs[0].to_f64()[0];
+        // Without a graph for earlier batches, the step takes all of them.
+        let mut together = batches;
+        if let Some(accumulate) = &mut self.accumulate {
+            let earlier;
+            (earlier, together) = batches.split_at(batches.len() - 1);
+            for batch in earlier {
+                let place = (accumulate.graph(), self.ranks.rank());
+                let given = self.held.given((batch, 0, 1), place);
+                let outputs = accumulate.run(self.backend, &mut self.state, &by_name(&given))?;
+                losses += outputs[0].to_f64()[0];
+            }
         }
-        let given = self.held.given(last, (self.step.graph(), self.ranks.rank()));
+        let place = (self.step.graph(), self.ranks.rank());
+        let of = |(number, batch)| self.held.given((batch, number, together.len()), place);
+        let given: Vec<_> = together.iter().enumerate().flat_map(of).collect();
         let given: Vec<_> = by_name(&given).into_iter().chain([("lr", &lr)]).collect();
         let (outputs, result) =
             self.step.run_beside(self.backend, &mut self.state, &given, meanwhile)?;
         let [loss, grad_norm, applied] = [0, 1, 2].map(|i| outputs[i].to_f64()[0]);
-        let loss = (losses + loss) / batches.len() as f64;
+        let shares = batches.len() - together.len() + 1;
+        let loss = (losses + loss) / shares as f64;
         let (step, applied) = (self.done, applied == 1.0);
         let overflowed =
             self.recipe.loss_scaling().is_some() && loss.is_finite() && self.loss_scale()? >= 1.0;
@@ -330,13 +341,18 @@ impl<'a> Trainer<'a> {
 
     /// Bytes of a [`Self::snapshot`].
     pub fn snapshot_bytes(&self) -> u64 {
-        let bytes = |name: &String| self.whole_type(name).bytes() as u64;
-        self.changing.iter().map(bytes).sum()
+        let bytes = |(name, own)| self.held.whole_type(name, own).bytes() as u64;
+        match self.held.changing() {
+            Some(changing) => changing.map(bytes).sum(),
+            None => self.changing.iter().map(|name| self.whole_type(name).bytes() as u64).sum(),
+        }
     }
 
-    /// The type of a whole state; this rank may hold a part of it.
+    /// The type of a whole state; this rank may hold a part of it, or nothing.
     fn whole_type(&self, name: &str) -> &TensorType {
-        self.held.whole_type(name, &self.state.buffers[name].ty)
+        let own = self.state.buffers.get(name).map(|buffer| &buffer.ty);
+        let own = own.or_else(|| self.held.part_type(name)).expect("some rank holds it");
+        self.held.whole_type(name, own)
     }
 
     /// The states that steps have changed and that the next step needs, by name, as far as this
@@ -384,20 +400,21 @@ impl<'a> Trainer<'a> {
 
     /// States by name, as far as this rank holds them.
     fn own(&self, names: &[String]) -> Result<Tensors, TrainError> {
-        let own =
-            |name: &String| Ok((name.clone(), self.backend.download(&self.state.buffers[name])?));
-        names.iter().map(own).collect()
+        let held = names.iter().filter_map(|name| Some((name, self.state.buffers.get(name)?)));
+        let own = |(name, buffer): (&String, _)| Ok((name.clone(), self.backend.download(buffer)?));
+        held.map(own).collect()
     }
 
     /// States that all ranks bring as far as they hold them: whole on rank 0, as they were on any
     /// other.
-    pub(crate) fn gathered(&self, own: Tensors) -> Result<Tensors, TrainError> {
+    pub(crate) fn gathered(&self, mut own: Tensors) -> Result<Tensors, TrainError> {
         let Some(communicator) = self.ranks.0 else { return Ok(own) };
-        let whole = |(name, own): (String, Tensor)| {
-            let whole = self.held.gathered(&name, own, communicator)?;
-            Ok((name, whole))
-        };
-        own.into_iter().map(whole).collect()
+        let mut whole = Tensors::new();
+        for name in &self.names {
+            let found = self.held.gathered(name, own.remove(name), communicator)?;
+            whole.extend(found.map(|tensor| (name.clone(), tensor)));
+        }
+        Ok(whole)
     }
 
     /// The states that this rank holds.
@@ -431,7 +448,7 @@ impl<'a> Trainer<'a> {
             self.check(name, checkpoint.best.get(name))?;
             Ok((name.clone(), self.part_of_saved(name, &checkpoint.best[name])?))
         };
-        self.names.iter().map(part).collect()
+        self.names.iter().filter(|name| self.state.buffers.contains_key(*name)).map(part).collect()
     }
 
     /// Errs unless a state of this step may continue as a saved one.

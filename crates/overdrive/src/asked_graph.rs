@@ -5,11 +5,11 @@ use crate::devices::{self, Opened};
 use crate::failure::Failure;
 use crate::model::{self, Model};
 use crate::skipped_tiles;
-use overdrive::ir::{DType, Graph, Tensor};
+use overdrive::ir::{DType, Graph, Mesh, Tensor};
 use overdrive::passes::{Recipe, precision};
 use overdrive::studies::Workload;
 use overdrive::train::data::Target;
-use overdrive::train::{self, recipe_of, training_step, with_loss};
+use overdrive::train::{self, recipe_of, training_step_on, with_loss};
 
 /// The workload, its graph with contractions in the format asked for, and the device.
 pub(crate) fn open(subject: &SubjectArguments) -> Result<(Workload, Graph, Opened), Failure> {
@@ -32,6 +32,15 @@ impl<'a> AskedModel<'a> {
     /// The workload, and its graph with contractions in the format asked for. Without a batch, that
     /// of the model.
     pub(crate) fn at_batch(&self, batch: Option<u32>) -> Result<(Workload, Graph), Failure> {
+        self.of_ranks(batch, (&Mesh::default(), 1))
+    }
+
+    /// The same; a training step is for ranks of this mesh, and takes so many batches.
+    pub(crate) fn of_ranks(
+        &self,
+        batch: Option<u32>,
+        ranks: (&Mesh, usize),
+    ) -> Result<(Workload, Graph), Failure> {
         let Self { subject, model } = self;
         let batch = batch.map(|n| model.batch(n)).transpose()?;
         let workload = model.bind(&subject.shapes.iter().cloned().chain(batch).collect())?;
@@ -42,7 +51,7 @@ impl<'a> AskedModel<'a> {
                      inference, so leave out one of the two"
                 )));
             }
-            let workload = trained(workload, subject)?;
+            let workload = trained(workload, subject, ranks)?;
             let graph = workload.graph.clone();
             return Ok((workload, graph));
         }
@@ -54,17 +63,21 @@ impl<'a> AskedModel<'a> {
 
 /// The step that trains a model by the recipe of its name, on labels drawn from its classes, or as
 /// numbers where it gives one.
-fn trained(mut workload: Workload, subject: &SubjectArguments) -> Result<Workload, Failure> {
+fn trained(
+    mut workload: Workload,
+    subject: &SubjectArguments,
+    (mesh, accumulate): (&Mesh, usize),
+) -> Result<Workload, Failure> {
     let precision = subject.dtype.into();
     let moments = subject.moments.into();
-    let recipe = train::Recipe { precision, moments, ..recipe_of(&workload.key.name) };
+    let recipe = train::Recipe { precision, moments, accumulate, ..recipe_of(&workload.key.name) };
     let graph = &workload.graph;
     let y = graph.outputs().iter().find(|port| port.name == "y");
     let outputs = y.and_then(|y| graph.ty(y.value).sizes().last().copied()).unwrap_or(1);
     // One output is a quantity: of one class there is nothing to learn.
     let target = if outputs == 1 { Target::Quantity } else { Target::Classes };
     let forward = with_loss(graph, target).map_err(Failure::bad_input)?;
-    workload.graph = training_step(&forward, &recipe).map_err(Failure::bad_input)?;
+    workload.graph = training_step_on(&forward, &recipe, mesh).map_err(Failure::bad_input)?;
     if target == Target::Classes {
         workload.bounds.insert("labels".to_owned(), outputs);
     }

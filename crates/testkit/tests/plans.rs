@@ -3,14 +3,15 @@
 //! figures that somebody has to accept.
 
 use overdrive_ir::eval::{States, eval};
-use overdrive_ir::plan::{Note, Space, StepKind};
+use overdrive_ir::plan::{Note, Pace, Space, StepKind, timelines};
 use overdrive_ir::{
-    Call, DType, Decline, Described, Description, Graph, Kernel, Mode, Plan, Target, Tuning, Value,
+    Call, DType, Decline, Described, Description, Graph, Kernel, Mesh, Mode, Plan, Target, Tuning,
+    Value,
 };
 use overdrive_models::{MODELS, find};
 use overdrive_passes::{PlanError, Rematerialize, bind, differentiate, plan, rematerialize};
 use overdrive_train::data;
-use overdrive_train::with_loss;
+use overdrive_train::{Recipe, Sharing, sharded_step, training_step_on, with_loss};
 use std::fmt::Write;
 use testkit::random_inputs;
 
@@ -24,13 +25,16 @@ fn device() -> impl Target {
         flops_per_byte: 10.0,
         ..Description::default()
     };
-    let answer = |call: &Call<'_>| match call {
+    Described { description, answer }
+}
+
+fn answer(call: &Call<'_>) -> Result<Kernel, Decline> {
+    match call {
         Call::Op { op, regions: [], .. } if KERNELS.contains(&op.name().as_str()) => {
             Ok(Kernel::default())
         }
         _ => Err(Decline::NoKernel),
-    };
-    Described { description, answer }
+    }
 }
 
 /// The ops that it has kernels for.
@@ -199,4 +203,33 @@ fn a_training_step_fits_a_memory_limit_by_computing_values_again() {
     assert_eq!(peak(&all), least, "the error says what fits");
     let work = [&free, &some, &all].map(|plan| plan.cost().flops);
     assert!(work[0] < work[1] && work[1] <= work[2], "{work:?}");
+}
+
+/// Streams that wait for events, as a GPU has them, and one for everything, as a CPU has it.
+#[test]
+fn stages_of_a_pipeline_never_wait_for_each_other() {
+    let model = find("text-transformer").unwrap();
+    let forward = with_loss(&(model.build)().unwrap(), data::Target::Classes).unwrap();
+    let forward = at_batch(&forward, 2);
+    for overlaps_collectives in [false, true] {
+        let device = Description { overlaps_collectives, ..device().description().clone() };
+        let pace = Pace::of(&device);
+        let target = Described { description: device.clone(), answer };
+        for (stages, batches) in [(2, 1), (2, 5), (3, 4), (5, 7)] {
+            let mesh = Mesh::new([("pipeline", stages)]);
+            let recipe = Recipe { batch: 2, accumulate: batches, ..Recipe::default() };
+            let whole = training_step_on(&forward, &recipe, &mesh).unwrap();
+            let sharded = sharded_step(&whole, &mesh, Sharing::default(), None).unwrap();
+            let plan = |rank| {
+                let graph = sharded.placed(rank).unwrap();
+                plan(&graph, Mode::Compile, &target, &Tuning::default()).unwrap()
+            };
+            let plans: Vec<Plan> = (0..stages).map(plan).collect();
+            let times = timelines(&plans, &pace);
+            let work: f64 = times.iter().map(|time| time.work_seconds).sum();
+            let longest = times.iter().map(|time| time.seconds).fold(0.0, f64::max);
+            let share = work / (stages as f64 * longest);
+            assert!(share > 1.0 / stages as f64, "stages overlap: {share}");
+        }
+    }
 }

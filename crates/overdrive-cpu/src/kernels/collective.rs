@@ -11,14 +11,18 @@ use overdrive_ir::plan::Step;
 use overdrive_ir::{
     Communicator, DType, Exchange, Operation, Plan, Prim, RankError, Reducer, SlotId,
 };
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A collective along axis 0, as the pass `in_blocks` leaves it.
 #[derive(Debug)]
 pub(crate) struct Collective {
     communicator: Arc<dyn Communicator>,
+    /// The ranks that meet: of a permutation those that it ties to this one, else the whole group.
     group: Vec<usize>,
-    /// This rank's position in the group.
+    /// Their positions in the whole group.
+    positions: Vec<usize>,
+    /// This rank's position in the whole group.
     position: usize,
     prim: Prim,
     dtype: DType,
@@ -33,6 +37,19 @@ pub(crate) struct Collective {
 struct CollectivePart {
     operand: (SlotId, usize),
     result: (SlotId, usize),
+}
+
+/// The positions that pairs tie to this one, over any number of them, in order.
+fn tied(position: usize, pairs: &[(usize, usize)]) -> Vec<usize> {
+    let mut tied = BTreeSet::from([position]);
+    loop {
+        let ends = pairs.iter().filter(|(a, b)| tied.contains(a) != tied.contains(b));
+        let new: Vec<usize> = ends.flat_map(|&(a, b)| [a, b]).collect();
+        if new.is_empty() {
+            return tied.into_iter().collect();
+        }
+        tied.extend(new);
+    }
 }
 
 impl Collective {
@@ -70,10 +87,16 @@ impl Collective {
         }
         let (mesh, rank) = (communicator.mesh(), communicator.rank());
         let members = mesh.group_of(rank, group);
+        let position = members.iter().position(|&r| r == rank).expect("a rank is in its group");
+        let positions = match prim {
+            Prim::Permute { pairs, .. } => tied(position, pairs),
+            _ => (0..members.len()).collect(),
+        };
         Ok(Self {
             communicator: Arc::clone(communicator),
-            position: members.iter().position(|&r| r == rank).expect("a rank is in its group"),
-            group: members,
+            position,
+            group: positions.iter().map(|&position| members[position]).collect(),
+            positions,
             prim: prim.clone(),
             dtype,
             parts: step.reads.iter().zip(&step.writes).map(part).collect(),
@@ -132,7 +155,7 @@ impl Collective {
                 result[member * block..][..block].copy_from_slice(mine);
             }
             Prim::Permute { pairs, .. } => {
-                if pairs.contains(&(member, self.position)) {
+                if pairs.contains(&(self.positions[member], self.position)) {
                     result.copy_from_slice(shown);
                 }
             }

@@ -182,7 +182,12 @@ fn way(
     tuning: &Tuning,
 ) -> Result<Option<Way>, Error> {
     let step = &plan.steps[at];
-    let group = ranks.group(&prim.channel().expect("collectives have a channel").group)?;
+    let axes = &prim.channel().expect("collectives have a channel").group;
+    let group = ranks.group(axes)?;
+    if axes.size(&Mesh::PIPELINE.into()) > 1 {
+        // Stages have plans of their own, so that they do not come to a choice together.
+        return Ok(None);
+    }
     let Some(movement) = Movement::of(prim, group.nccl.position) else { return Ok(None) };
     let peers = match &group.peers {
         Ok(peers) => peers,

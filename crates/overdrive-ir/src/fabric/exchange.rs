@@ -97,8 +97,7 @@ pub(crate) fn sent_bytes(prim: &Prim, bytes: f64) -> f64 {
     let others = others(prim.channel().map_or(1, |channel| channel.ranks()));
     match prim {
         Prim::AllReduce { .. } => 2.0 * others * bytes,
-        Prim::Permute { pairs, .. } if pairs.is_empty() => 0.0,
-        Prim::Permute { .. } => bytes,
+        Prim::Permute { .. } => prim.senders() * bytes,
         _ => others * bytes,
     }
 }

@@ -38,7 +38,7 @@ impl<'a> Pace<'a> {
 }
 
 /// The estimated times of a call. `seconds` is the sum of work, of what slows it, of exposed
-/// exchange, and of waiting for copies.
+/// exchange, and of waiting for copies and for other stages.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Timeline {
     /// Seconds of the call.
@@ -51,6 +51,8 @@ pub struct Timeline {
     pub exchange_seconds: f64,
     /// Seconds in which a collective runs and no work does.
     pub exposed_seconds: f64,
+    /// Seconds in which nothing runs: the stage waits for another one.
+    pub idle_seconds: f64,
     /// Collectives by the name of their primitive.
     pub collectives: BTreeMap<String, Exchanged>,
 }
@@ -90,6 +92,108 @@ struct Pending {
     seconds: f64,
     /// Earlier steps that end before it begins.
     after: Vec<usize>,
+    /// The channel of a collective in which stages of a pipeline meet.
+    meets: Option<u64>,
+}
+
+/// A rank whose call is under way.
+struct Underway {
+    timeline: Timeline,
+    streams: BTreeMap<u16, VecDeque<Pending>>,
+    ended: Vec<bool>,
+}
+
+impl Underway {
+    /// The next steps of its streams that wait for none of its own.
+    fn ready(&self) -> impl Iterator<Item = (u16, &Pending)> {
+        let next =
+            self.streams.iter().filter_map(|(stream, steps)| Some((*stream, steps.front()?)));
+        next.filter(|(_, step)| step.after.iter().all(|&before| self.ended[before]))
+    }
+}
+
+/// Estimated times of a call of ranks that are stages of one pipeline, each with its own plan. A
+/// collective between stages begins when all of its ranks have come to it.
+///
+/// # Panics
+/// When the plans wait for each other.
+pub fn timelines(plans: &[Plan], pace: &Pace<'_>) -> Vec<Timeline> {
+    let beside = pace.cluster.map_or(1.0, |cluster| cluster.work_beside());
+    let mut ranks: Vec<Underway> = vec![];
+    let mut members: HashMap<u64, usize> = HashMap::new();
+    for plan in plans {
+        let mut timeline = Timeline::default();
+        let streams = plan.pending(pace, &mut timeline);
+        for channel in streams.values().flatten().filter_map(|step| step.meets) {
+            *members.entry(channel).or_default() += 1;
+        }
+        ranks.push(Underway { timeline, streams, ended: vec![false; plan.steps.len()] });
+    }
+    loop {
+        let mut come: HashMap<u64, usize> = HashMap::new();
+        for channel in ranks.iter().flat_map(Underway::ready).filter_map(|(_, step)| step.meets) {
+            *come.entry(channel).or_default() += 1;
+        }
+        let may_run =
+            |step: &Pending| step.meets.is_none_or(|channel| come[&channel] == members[&channel]);
+        let running: Vec<Vec<u16>> = ranks
+            .iter()
+            .map(|rank| {
+                rank.ready().filter(|(_, step)| may_run(step)).map(|(stream, _)| stream).collect()
+            })
+            .collect();
+        let speed = |step: &Pending, exchanges: bool| match step.activity {
+            Activity::Work if exchanges => beside,
+            _ => 1.0,
+        };
+        let has = |rank: &Underway, running: &[u16], activity| {
+            running.iter().any(|stream| rank.streams[stream][0].activity == activity)
+        };
+        let lengths = ranks.iter().zip(&running).flat_map(|(rank, running)| {
+            let exchanges = has(rank, running, Activity::Exchange);
+            running.iter().map(move |stream| {
+                let step = &rank.streams[stream][0];
+                step.seconds / speed(step, exchanges)
+            })
+        });
+        // The first step that is left can always run: it waits for earlier ones alone.
+        let Some(passed) = lengths.reduce(f64::min) else { break };
+        for (rank, running) in ranks.iter_mut().zip(&running) {
+            if rank.streams.values().all(VecDeque::is_empty) {
+                continue;
+            }
+            let works = has(rank, running, Activity::Work);
+            let exchanges = has(rank, running, Activity::Exchange);
+            let timeline = &mut rank.timeline;
+            timeline.seconds += passed;
+            match (works, exchanges) {
+                (true, true) => timeline.slowed_seconds += passed * (1.0 - beside),
+                (false, true) => timeline.exposed_seconds += passed,
+                (false, false) if running.is_empty() => timeline.idle_seconds += passed,
+                (_, false) => {}
+            }
+            for stream in running {
+                let steps = rank.streams.get_mut(stream).expect("it runs");
+                let speed = speed(&steps[0], exchanges);
+                if steps[0].seconds / speed <= passed {
+                    rank.ended[steps[0].at] = true;
+                    steps.pop_front();
+                } else {
+                    steps[0].seconds -= passed * speed;
+                }
+            }
+        }
+    }
+    let left = ranks.iter().any(|rank| rank.streams.values().any(|steps| !steps.is_empty()));
+    assert!(!left, "stages wait for each other");
+    ranks.into_iter().map(|rank| rank.timeline).collect()
+}
+
+/// The channel of a collective in which stages of a pipeline meet.
+fn between_stages(step: &Step) -> Option<u64> {
+    let StepKind::CollectiveStart { prim } = &step.kind else { return None };
+    let channel = prim.channel()?;
+    (channel.group.size(&Mesh::PIPELINE.into()) > 1).then_some(channel.id)
 }
 
 impl Plan {
@@ -100,42 +204,7 @@ impl Plan {
 
     /// Estimated times of a call. The plan's groups are those of the mesh of `pace`.
     pub fn timeline(&self, pace: &Pace<'_>) -> Timeline {
-        let mut timeline = Timeline::default();
-        let mut streams = self.pending(pace, &mut timeline);
-        let beside = pace.cluster.map_or(1.0, |cluster| cluster.work_beside());
-        let mut ended = vec![false; self.steps.len()];
-        loop {
-            let may_run = |stream: &&mut VecDeque<Pending>| {
-                stream.front().is_some_and(|step| step.after.iter().all(|&before| ended[before]))
-            };
-            let running: Vec<_> = streams.values_mut().filter(may_run).collect();
-            let has = |activity| running.iter().any(|stream| stream[0].activity == activity);
-            let (works, exchanges) = (has(Activity::Work), has(Activity::Exchange));
-            let speed = |step: &Pending| match step.activity {
-                Activity::Work if exchanges => beside,
-                _ => 1.0,
-            };
-            let lengths = running.iter().map(|stream| stream[0].seconds / speed(&stream[0]));
-            // The first step that is left can always run: it waits for earlier ones alone.
-            let Some(passed) = lengths.reduce(f64::min) else { break };
-            timeline.seconds += passed;
-            match (works, exchanges) {
-                (true, true) => timeline.slowed_seconds += passed * (1.0 - beside),
-                (false, true) => timeline.exposed_seconds += passed,
-                (_, false) => {}
-            }
-            for stream in running {
-                let step = &mut stream[0];
-                let speed = speed(step);
-                if step.seconds / speed <= passed {
-                    ended[step.at] = true;
-                    stream.pop_front();
-                } else {
-                    step.seconds -= passed * speed;
-                }
-            }
-        }
-        timeline
+        timelines(std::slice::from_ref(self), pace).remove(0)
     }
 
     /// The steps of a call by stream, each with its time alone. Adds those times up in `timeline`.
@@ -173,7 +242,8 @@ impl Plan {
                 }
             };
             let after = step.waits.iter().filter_map(|event| recorders.get(event).copied());
-            let pending = Pending { at, activity, seconds, after: after.collect() };
+            let (after, meets) = (after.collect(), between_stages(step));
+            let pending = Pending { at, activity, seconds, after, meets };
             streams.entry(step.stream).or_default().push_back(pending);
             recorders.extend(step.records.map(|event| (event, at)));
         }

@@ -6,12 +6,14 @@
 //! `AHEAD` gathered values, or those of one bucket, wait for their first reader. A reduce-scatter
 //! keeps its whole operand, a gradient, until it ends. It ends so late that at most `AHEAD` such
 //! operands, or those of one bucket, are under way. So parameters and gradients are whole for a few
-//! layers at a time (Zhao et al., "PyTorch FSDP", 2023, section 3.3).
+//! layers at a time (Zhao et al., "PyTorch FSDP", 2023, section 3.3). Sends between stages of a
+//! pipeline, whose results nobody here reads, end like reduce-scatters.
 //!
 //! Sums of an exchange move too. Behind the whole backward they would hold the second hop back, and
 //! right behind the first hop all work would wait for it.
 
 use crate::meeting_order::keeps_order;
+use crate::pipeline::is_send;
 use overdrive_ir::Prim;
 use overdrive_ir::plan::{Plan, Slot, SlotId, Step, StepKind};
 use std::collections::BTreeSet;
@@ -48,13 +50,13 @@ impl Held {
     }
 }
 
-/// The operand that a reduce-scatter holds from this step on, if it is the start of one.
+/// The operand that a reduce-scatter or a send between stages holds from this step on, if it is
+/// the start of one.
 fn scattered(slots: &[Slot], step: &Step) -> Held {
-    match step.kind {
-        StepKind::CollectiveStart { prim: Prim::ReduceScatter { .. } } => {
-            Held::of(slots, step.reads[0])
-        }
-        _ => Held::default(),
+    let StepKind::CollectiveStart { prim } = &step.kind else { return Held::default() };
+    match matches!(prim, Prim::ReduceScatter { .. }) || is_send(prim) {
+        true => Held::of(slots, step.reads[0]),
+        false => Held::default(),
     }
 }
 

@@ -13,6 +13,7 @@ use super::region::{Cut, cut, is_cloned, label};
 use super::{is_step_of_its_own, one_step};
 use crate::lower::{contraction, is_contraction};
 use crate::meeting_order::met_before;
+use crate::pipeline::batch;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::Note;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, NodeId, Origin, Port, Target, Value};
@@ -133,6 +134,10 @@ impl Grouping<'_> {
         let members: BTreeSet<u32> = self.groups[a].union(&self.groups[b]).copied().collect();
         if members.len() > MAX_MEMBERS {
             return Err(format!("the group would have more than {MAX_MEMBERS} members"));
+        }
+        let batches = members.iter().filter_map(|&id| batch(self.graph.node(NodeId(id))));
+        if batches.collect::<BTreeSet<_>>().len() > 1 {
+            return Err("one batch of a pipeline would wait for another".into());
         }
         let cut = self.cut(&members);
         if cut.inputs.len() + cut.outputs.len() > MAX_BUFFERS {
@@ -296,6 +301,9 @@ impl Grouping<'_> {
         let alone = |members: &BTreeSet<u32>| members.len() == 1 && is_contraction(node);
         let group = self.group_of[index as usize].filter(|&group| !alone(&self.groups[group]));
         let Some(group) = group else {
+            for &value in self.met_before.get(&index).into_iter().flatten() {
+                self.resolve(value, b, map);
+            }
             let operands: Vec<Expr<'b>> =
                 node.operands.iter().map(|&v| self.resolve(v, b, map)).collect();
             let results = b.again(node, &operands);

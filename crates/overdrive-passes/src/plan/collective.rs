@@ -7,7 +7,7 @@ use overdrive_ir::{Cost, Node, Prim};
 impl Planner<'_> {
     /// Collectives read and write whole slots in row-major order.
     pub(super) fn collective(&mut self, node: &Node, prim: &Prim) {
-        let mut operand = self.dense(node.operands[0], node);
+        let mut operand = self.operand_for_ranks(node);
         if self.plan.slot(operand.slot).bytes() != operand.ty.bytes() {
             operand = self.materialize(&operand, "copy");
         }
@@ -26,5 +26,21 @@ impl Planner<'_> {
         if result != wanted {
             self.copy(&result, &wanted, "transpose");
         }
+    }
+
+    /// The dense operand. Of a constant there is one for all collectives: those in which this rank
+    /// only receives are many.
+    fn operand_for_ranks(&mut self, node: &Node) -> View {
+        let view = self.locate(node.operands[0]);
+        if is_dense(&view) || !self.is_fixed(view.slot) {
+            return self.dense(node.operands[0], node);
+        }
+        let key = format!("row-major {view:?}");
+        if let Some(&slot) = self.packed.get(&key) {
+            return View::row_major(slot, view.ty);
+        }
+        let dense = self.materialize(&view, &node.op.name());
+        self.packed.insert(key, dense.slot);
+        dense
     }
 }

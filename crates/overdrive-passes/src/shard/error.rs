@@ -69,6 +69,19 @@ pub enum ShardError {
         /// Name of the axis.
         axis: String,
     },
+    /// The layers of a graph do not make so many stages.
+    #[error(
+        "{graph}: expected layers for {stages} stages along `pipeline`, found enough for {most}; \
+         use a mesh whose `pipeline` is at most {most}"
+    )]
+    Stages {
+        /// Name of the graph.
+        graph: String,
+        /// The stages asked for.
+        stages: usize,
+        /// The most stages that it could have.
+        most: usize,
+    },
     /// The graph is ill-formed.
     #[error(transparent)]
     Graph(#[from] GraphError),

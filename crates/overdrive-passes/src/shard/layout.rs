@@ -144,6 +144,19 @@ pub(super) fn localized(prim: &Prim, local: &[usize], factored: &[bool]) -> Prim
     }
 }
 
+/// The primitive, on a channel of the new graph if it has one.
+pub(super) fn rechanneled(prim: Prim, b: &Builder) -> Prim {
+    match prim {
+        Prim::Permute { pairs, channel } => {
+            Prim::Permute { pairs, channel: Channel { id: b.channel(), ..channel } }
+        }
+        Prim::AllReduce { reducer, channel } => {
+            Prim::AllReduce { reducer, channel: Channel { id: b.channel(), ..channel } }
+        }
+        other => other,
+    }
+}
+
 /// Position of this rank along an axis, as a scalar i64.
 pub(super) fn position<'b>(b: &'b Builder, axis: &Axis) -> Expr<'b> {
     b.op1(Prim::RankIndex { along: axis.clone() }, &[]).convert(DType::I64)

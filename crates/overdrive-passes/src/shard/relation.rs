@@ -86,6 +86,11 @@ fn of_prim(prim: &Prim, operands: &[TensorType], results: &[TensorType]) -> Rela
             (0..rank(0)).for_each(|dim| r.tie(FactorKind::Parallel, &all(dim), &[(0, dim)]));
             r.linear = linear(prim, operands);
         }
+        // Between stages of a pipeline, from before the graph was sharded.
+        Prim::Permute { .. } | Prim::AllReduce { .. } => {
+            (0..rank(0)).for_each(|dim| r.tie(FactorKind::Parallel, &[(0, dim)], &[(0, dim)]));
+            r.linear = linear(prim, operands);
+        }
         Prim::Broadcast { dims, .. } => {
             let sizes = results[0].sizes();
             for (dim, &size) in sizes.iter().enumerate() {
@@ -218,7 +223,9 @@ fn scatter(r: &mut Relation, axes: &[usize], reducer: Option<Reducer>, ranks: [u
 /// Sets of operands in which an elementwise primitive is linear.
 fn linear(prim: &Prim, operands: &[TensorType]) -> Vec<Vec<usize>> {
     match prim {
-        Prim::Unary { kind: Unary::Neg } => vec![vec![0]],
+        Prim::Unary { kind: Unary::Neg }
+        | Prim::Permute { .. }
+        | Prim::AllReduce { reducer: Reducer::Sum, .. } => vec![vec![0]],
         Prim::Binary { kind: Binary::Add | Binary::Sub } => vec![vec![0, 1]],
         Prim::Binary { kind: Binary::Mul } => vec![vec![0], vec![1]],
         Prim::Binary { kind: Binary::Div } if operands[0].dtype.is_float() => vec![vec![0]],

@@ -11,7 +11,7 @@
 
 use super::context_exchange::ContextExchange;
 use super::error::ShardError;
-use super::layout::{Laid, localized, over, position, wire_bytes};
+use super::layout::{Laid, localized, over, position, rechanneled, wire_bytes};
 use super::relation::{FactorKind, Relation, relation};
 use crate::rebuild::live_for;
 use overdrive_ir::plan::Note;
@@ -205,7 +205,7 @@ impl<'b> Ranks<'b, '_> {
                 let local = shardings[0].local(&call.results[0].sizes(), mesh);
                 let factored: Vec<bool> =
                     call.relation.results[0].iter().map(Option::is_some).collect();
-                let prim = localized(prim, &local, &factored);
+                let prim = rechanneled(localized(prim, &local, &factored), b);
                 let mut results = b.node(prim, &operands, call.node.regions.clone());
                 if let Some(inside) = inside {
                     let dims: Vec<usize> = (0..inside.rank()).collect();

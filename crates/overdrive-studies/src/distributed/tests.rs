@@ -49,6 +49,7 @@ fn every_case_agrees_and_has_what_reports_read() {
         apart("text-transformer", 1, DType::F32),
         training("text-transformer", (1, Shards::Nothing), DType::F32),
         training("text-transformer", (1, Shards::Optimizer), DType::F32),
+        staged("text-transformer", (1, 3), DType::F32),
     ];
     let results = measured(&cases);
     assert_eq!(results.records.len(), 3 * cases.len(), "{:?}", results.notes);

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 /// The axis along which batches are split.
 const AXIS: &str = "data";
 /// Roundings that two orders of one sum may differ by.
-const ROUNDINGS: f64 = 4.0;
+pub(super) const ROUNDINGS: f64 = 4.0;
 
 /// The step of a language model with `batch` samples a rank.
 pub(super) struct Training {
@@ -34,31 +34,35 @@ impl Training {
         overdrive_models::find(self.model).expect("cases name built-in models")
     }
 
-    /// The step of so many samples.
-    fn step(&self, batch: usize) -> Result<Graph, Failure> {
+    /// The forward of so many samples, with its loss.
+    pub(super) fn forward(&self, batch: usize) -> Result<Graph, Failure> {
         let forward = (self.model().build)().map_err(of_graph)?;
         let sizes = [("batch".to_owned(), batch)].into();
         let bound = bind(&forward, &sizes).map_err(of_graph)?;
-        let bound = with_loss(&bound, Target::Classes).map_err(of_graph)?;
+        with_loss(&bound, Target::Classes).map_err(of_graph)
+    }
+
+    /// The step of so many samples.
+    fn step(&self, batch: usize) -> Result<Graph, Failure> {
         let recipe = Recipe { batch, precision: self.precision, ..Recipe::default() };
-        training_step(&bound, &recipe).map_err(of_training)
+        training_step(&self.forward(batch)?, &recipe).map_err(of_training)
     }
 
     /// T.
-    fn tokens(&self) -> usize {
+    pub(super) fn tokens(&self) -> usize {
         let forward = (self.model().build)().expect("built-in models build");
         let ty = forward.ty(forward.inputs()[0].value).clone();
         ty.shape.0.get(1).and_then(overdrive_ir::Dim::size).expect("language models have a context")
     }
 }
 
-fn of_training(error: TrainError) -> Failure {
+pub(super) fn of_training(error: TrainError) -> Failure {
     Failure::unsupported(error.to_string())
 }
 
 /// Tokens, the same on every rank: ids below 256, which every vocabulary has, and a small learning
 /// rate.
-fn samples(graph: &Graph, _rank: usize) -> Vec<Tensor> {
+pub(super) fn samples(graph: &Graph, _rank: usize) -> Vec<Tensor> {
     let of = |port: &Port| match graph.ty(port.value) {
         ty if ty.dtype.is_float() => Tensor::scalar(ty.dtype, 1e-4),
         ty => below(256, &port.name, ty),

@@ -135,7 +135,10 @@ fn meshes_that_training_does_not_know_are_errors() {
         step_of_one_rank(&whole, &mesh, sharing, None).unwrap_err().to_string()
     };
     let found = error("data=2,expert=2", Sharing::default());
-    assert!(found.contains("expected the axes `data`, `tensor` and `context`"), "{found}");
+    assert!(
+        found.contains("expected the axes `data`, `pipeline`, `tensor` and `context`"),
+        "{found}"
+    );
     let found = error("context=2", Shards::Parameters.into());
     assert!(found.contains("expected several ranks along `data`, found context=2"), "{found}");
     let found = error("context=3", Sharing::default());

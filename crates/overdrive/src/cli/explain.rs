@@ -48,10 +48,14 @@ pub(crate) struct Explain {
     /// GPU moves moments and values to host memory
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_limit: Option<u64>,
-    /// The training step as one of these ranks takes it: `data=4`, or with the axes `tensor` and
-    /// `context` as in `train`. Needs no device but the one that plans
+    /// The training step as one of these ranks takes it: `data=4`, or with the axes `pipeline`,
+    /// `tensor` and `context` as in `train`. Needs no device but the one that plans
     #[arg(long, value_name = "AXIS=RANKS,...", requires = "training")]
     pub mesh: Option<Mesh>,
+    /// Batches of each update. Stages along `pipeline` work on several at once
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "training",
+        value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub accumulate: u32,
     /// The states that those ranks share out among each other, beside the batch
     #[arg(long, requires = "mesh")]
     pub shard: Option<ShardName>,

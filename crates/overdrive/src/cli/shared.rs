@@ -33,8 +33,9 @@ pub(crate) struct RankOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub nproc: Option<u32>,
     /// With several ranks: how they share the work, as a grid whose sizes multiply to their number:
-    /// `data=2,tensor=2`. `data` splits batches, `tensor` the model, `context` the positions of
-    /// samples; `generate` has `tensor` alone [default: data=RANKS; of `generate` tensor=RANKS]
+    /// `data=2,tensor=2`. `data` splits batches, `pipeline` the model into stages, `tensor` each
+    /// layer, `context` the positions of samples; `generate` has `tensor` alone [default:
+    /// data=RANKS; of `generate` tensor=RANKS]
     #[arg(long, value_name = "AXIS=RANKS,...")]
     pub mesh: Option<Mesh>,
     /// With several ranks: seconds after which a rank that others wait for is taken for hung

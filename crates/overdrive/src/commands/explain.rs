@@ -23,7 +23,9 @@ use std::collections::BTreeMap;
 
 pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     let model = AskedModel::load(&arguments.subject)?;
-    let (workload, whole) = model.at_batch(arguments.subject.batch)?;
+    let mesh = arguments.mesh.clone().unwrap_or_default();
+    let batches = arguments.accumulate as usize;
+    let (workload, whole) = model.of_ranks(arguments.subject.batch, (&mesh, batches))?;
     let (described, opened);
     let target: &dyn Target = match arguments.gpu {
         Some(name) => {
@@ -46,14 +48,20 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     }
     let tuning = Tuning { memory_limit: arguments.memory_limit, ..Tuning::default() };
     let planner = Planner { arguments, model, target, mode, tuning };
-    let part = arguments.mesh.as_ref().map(|mesh| planner.part(&whole, mesh)).transpose()?;
+    let parts = arguments.mesh.as_ref().map(|mesh| planner.parts(&whole, mesh)).transpose()?;
+    let part = parts.as_ref().and_then(|parts| parts.first());
     // A plan that does not exist is the model's or the user's doing.
     let (plan, changes) =
-        overdrive::passes::explain(part.as_ref().unwrap_or(&whole), mode, target, &planner.tuning)
+        overdrive::passes::explain(part.unwrap_or(&whole), mode, target, &planner.tuning)
             .map_err(Failure::bad_input)?;
+    let plans = match parts.as_ref().filter(|parts| parts.len() > 1) {
+        Some(_) => planner.plans(&whole, &mesh)?,
+        None => vec![plan.clone()],
+    };
     let meant = arguments.mesh.as_ref().zip(arguments.fabric.as_ref());
-    let predict =
-        |(mesh, fabric): (&Mesh, &String)| Prediction::new(&planner, (&whole, mesh, &plan), fabric);
+    let predict = |(mesh, fabric): (&Mesh, &String)| {
+        Prediction::new(&planner, (&whole, mesh, &plans), fabric)
+    };
     let prediction = meant.map(predict).transpose()?;
     let spaces = || (0..plan.arena_bytes.len() as u8).map(Space);
     if arguments.json {
@@ -74,6 +82,9 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
             },
             "notes": plan.notes.iter().map(note_json).collect::<Vec<_>>(),
         });
+        if plans.len() > 1 {
+            json["stages"] = plans.iter().map(stage_json).collect();
+        }
         if let Some(prediction) = &prediction {
             json["predicted"] = json!(prediction);
         }
@@ -109,6 +120,13 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     }
     if let Some(mesh) = &arguments.mesh {
         say!("this is one of {} ranks; {}", mesh.ranks(), exchanged(&plan))?;
+        if plans.len() > 1 {
+            say!(
+                "\nranks along `{}`\n{}\n",
+                Mesh::PIPELINE,
+                terminal_table(&stages(&plans), width())
+            )?;
+        }
         if let Some(prediction) = &prediction {
             prediction.lines(&planner).iter().try_for_each(|line| say!("{line}"))?;
             if let Some((title, table)) = prediction.table(mesh) {
@@ -133,6 +151,31 @@ fn exchanged(plan: &Plan) -> String {
     let is_start = |step: &&Step| matches!(step.kind, StepKind::CollectiveStart { .. });
     let count = plan.steps.iter().filter(is_start).count();
     format!("{count} collectives exchange {} a step", digits::bytes(plan.sent_bytes()))
+}
+
+/// The parts of the model that stages hold and compute.
+fn stages(plans: &[Plan]) -> Table {
+    let titles = ["stage", "states", "peak memory", "FLOP", "sent"];
+    let mut table = Table::new(&titles.map(|title| (title, Align::Right)));
+    for (stage, plan) in plans.iter().enumerate() {
+        table.push(vec![
+            stage.to_string(),
+            digits::bytes(plan.state_bytes(Space::MAIN)),
+            digits::bytes(plan.peak_bytes(Space::MAIN)),
+            digits::flops(plan.cost().flops),
+            digits::bytes(plan.sent_bytes()),
+        ]);
+    }
+    table
+}
+
+fn stage_json(plan: &Plan) -> Value {
+    json!({
+        "state_bytes": plan.state_bytes(Space::MAIN),
+        "peak_bytes": plan.peak_bytes(Space::MAIN),
+        "flops": plan.cost().flops,
+        "sent_bytes": plan.sent_bytes(),
+    })
 }
 
 fn passes(mode: Mode, changes: &[PassChange]) -> Table {

@@ -112,7 +112,10 @@ fn a_training_step_is_explained_as_one_of_many_ranks_takes_it() {
         ("--mesh data=1 --compress int8", ["expected several ranks", "found one"]),
         ("--mesh data=2 --compress int4", ["int8, fp8, topk:SHARE", "found `int4`"]),
         ("--compress int8", ["--mesh", "required"]),
-        ("--mesh expert=2", ["expected the axes `data`, `tensor` and `context`", "data=4"]),
+        (
+            "--mesh expert=2",
+            ["expected the axes `data`, `pipeline`, `tensor` and `context`", "data=4"],
+        ),
         ("--mesh context=2", ["mesh, `context`: expected a label for each position", "`data`"]),
         ("--mesh data=3", ["64", "3"]),
         ("--mesh data", ["an axis and its size", "data=4,tensor=2"]),
@@ -157,6 +160,33 @@ fn the_step_of_many_ranks_is_predicted_without_a_gpu() {
     let table = folder.line(&format!("{PREDICTED} nvlink-h200 --scale 1,16"));
     table.ends(0, &["predicted for other sizes of `data`, 64 samples a rank", "weak scaling"]);
     assert!(folder.files().is_empty());
+}
+
+#[test]
+fn stages_are_planned_and_predicted_together() {
+    let folder = Folder::new();
+    let line = "plan text-transformer --training --batch 4 --gpu h200 --fabric nvlink-h200";
+    let said = folder.line(&format!("{line} --mesh pipeline=2 --accumulate 8"));
+    said.ends(0, &["ranks along `pipeline`", "peak memory", "predicted step of 2", "stages idle"]);
+    let json = |rest: &str| {
+        let said = folder.line(&format!("{line} {rest} --json")).ends(0, &[]).stdout.clone();
+        serde_json::from_str::<Value>(&said).unwrap()
+    };
+    let few = json("--mesh pipeline=2 --accumulate 2");
+    let many = json("--mesh pipeline=2 --accumulate 16");
+    let idle = |json: &Value| {
+        let step = &json["predicted"]["step"];
+        step["idle_seconds"].as_f64().unwrap() / step["seconds"].as_f64().unwrap()
+    };
+    assert!(idle(&many) < idle(&few), "more batches leave stages idle for less: {many}");
+    let stages = many["stages"].as_array().unwrap();
+    let whole = json("--mesh data=1");
+    let states = |json: &Value| json["state_bytes"].as_u64().unwrap();
+    let all: u64 = stages.iter().map(states).sum();
+    let one = whole["memory"]["state_bytes"][0].as_u64().unwrap();
+    assert!((all as f64 / one as f64 - 1.0).abs() < 0.01, "{all} of {one}");
+    let refused = folder.line(&format!("{line} --mesh pipeline=4096"));
+    refused.ends(2, &["expected layers for 4096 stages", "use a mesh whose `pipeline` is at most"]);
 }
 
 #[test]

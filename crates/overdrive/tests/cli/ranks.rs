@@ -68,12 +68,30 @@ fn ranks_of_a_mesh_that_share_out_everything_do_so() {
     for (options, found) in [
         ("--nproc 2 --mesh data=3", "multiply to the number of ranks, 2, found 3; change the"),
         ("--mesh data=2", "multiply to the number of ranks, 1, found 2; add --nproc 2"),
-        ("--nproc 2 --mesh expert=2", "expected the axes `data`, `tensor` and `context`"),
+        (
+            "--nproc 2 --mesh expert=2",
+            "expected the axes `data`, `pipeline`, `tensor` and `context`",
+        ),
         ("--nproc 2 --mesh tensor=2 --shard all", "expected several ranks along `data`"),
         ("--nproc 2 --mesh context=2", "expected a label for each position of a sample"),
     ] {
         folder.line(&format!("{TRAIN} {options} -o other")).ends(2, &[found]);
     }
+}
+
+#[test]
+fn stages_give_the_weights_of_one() {
+    let folder = Folder::new();
+    let line = format!("{TRAIN} --steps 8 --accumulate 3");
+    folder.line(&format!("{line} -o one")).ends(0, &[]);
+    for (mesh, ranks) in [("pipeline=2", 2), ("pipeline=2,data=2", 4)] {
+        let model = format!("of{ranks}");
+        let line = format!("{line} --nproc {ranks} --mesh {mesh} -o {model}");
+        folder.line(&line).ends(0, &[&format!("model: {model}")]);
+        same(&states(&folder, "one"), &states(&folder, &model));
+    }
+    let line = format!("{line} --nproc 2 --mesh pipeline=2 -o other");
+    folder.line(&format!("{line} --precision fp8")).ends(2, &["without codes of fp8", "bf16"]);
 }
 
 #[test]

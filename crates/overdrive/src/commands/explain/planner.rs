@@ -3,8 +3,8 @@
 use crate::asked_graph::AskedModel;
 use crate::cli::Explain;
 use crate::failure::Failure;
-use overdrive::ir::{Graph, Mesh, Mode, Target, Tuning};
-use overdrive::train::{Shards, Sharing, step_of_one_rank};
+use overdrive::ir::{Graph, Mesh, Mode, Plan, Target, Tuning};
+use overdrive::train::{Shards, Sharing, sharded_step};
 
 /// Who plans, for which device and within which limits.
 pub(super) struct Planner<'a> {
@@ -16,10 +16,37 @@ pub(super) struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// The part of a step that the first rank of a mesh takes.
-    pub(super) fn part(&self, whole: &Graph, mesh: &Mesh) -> Result<Graph, Failure> {
+    /// The step of all ranks of a mesh, on whole batches of so many samples.
+    pub(super) fn whole(&self, samples: usize, mesh: &Mesh) -> Result<Graph, Failure> {
+        let expected = || format!("expected a batch of at most {}, found {samples}", u32::MAX);
+        let batch = u32::try_from(samples).map_err(|_| Failure::bad_input(expected()))?;
+        Ok(self.model.of_ranks(Some(batch), (mesh, self.batches()))?.1)
+    }
+
+    /// Batches of an update.
+    pub(super) fn batches(&self) -> usize {
+        self.arguments.accumulate as usize
+    }
+
+    /// The plans of the ranks of a mesh that differ: one for each stage, if it has several.
+    pub(super) fn plans(&self, whole: &Graph, mesh: &Mesh) -> Result<Vec<Plan>, Failure> {
+        let parts = self.parts(whole, mesh)?;
+        let plan = |part: &Graph| {
+            overdrive::passes::plan(part, self.mode, self.target, &self.tuning)
+                .map_err(Failure::bad_input)
+        };
+        parts.iter().map(plan).collect()
+    }
+
+    /// The graphs of those ranks.
+    pub(super) fn parts(&self, whole: &Graph, mesh: &Mesh) -> Result<Vec<Graph>, Failure> {
         let states = self.arguments.shard.map_or(Shards::Nothing, Shards::from);
         let sharing = Sharing { states, context: self.arguments.context };
-        step_of_one_rank(whole, mesh, sharing, self.arguments.compress).map_err(Failure::bad_input)
+        let sharded = sharded_step(whole, mesh, sharing, self.arguments.compress);
+        let sharded = sharded.map_err(Failure::bad_input)?;
+        let axis = Mesh::PIPELINE.into();
+        let first = |stage| (0..mesh.ranks()).find(|rank| mesh.position(*rank, &axis) == stage);
+        let ranks = (0..mesh.size(&axis)).filter_map(first);
+        ranks.map(|rank| sharded.placed(rank).map_err(Failure::harness)).collect()
     }
 }

@@ -10,7 +10,7 @@ use overdrive::bench::digits;
 use overdrive::bench::table::{Align, Table};
 use overdrive::cuda::fabrics;
 use overdrive::files::{SETTINGS, read_text};
-use overdrive::ir::plan::{Pace, Plan, Space, Timeline};
+use overdrive::ir::plan::{Pace, Plan, Space, Timeline, timelines};
 use overdrive::ir::{Axis, Cluster, Fabric, Graph, Mesh, Tuning};
 use overdrive::train::DATA;
 use serde::Serialize;
@@ -56,22 +56,23 @@ struct Predictor<'a> {
 }
 
 impl Prediction {
-    /// The prediction that the user asked for. `whole` is the step of the whole batch, `plan` that
-    /// of one rank of `mesh`.
+    /// The prediction that the user asked for. `whole` is the step of the whole batch, `plans`
+    /// are those of the ranks of `mesh` that differ.
     pub(super) fn new(
         planner: &Planner<'_>,
-        (whole, mesh, plan): (&Graph, &Mesh, &Plan),
+        (whole, mesh, plans): (&Graph, &Mesh, &[Plan]),
         fabric: &str,
     ) -> Result<Self, Failure> {
         let arguments = planner.arguments;
         let fabric = named(fabric)?;
         let batch = samples(whole)?;
         let samples = batch / parts(mesh);
-        let estimated = planner.one_rank(samples)?.seconds(planner.target.description());
+        let one_batch = planner.one_rank(samples)?.seconds(planner.target.description());
+        let estimated = one_batch * planner.batches() as f64;
         let one_rank_seconds = arguments.step_ms.map_or(estimated, |ms| ms / 1e3);
         let work_factor = one_rank_seconds / estimated;
         let predictor = Predictor { planner, fabric, samples, one_rank_seconds, work_factor };
-        let step = predictor.step(mesh, plan)?;
+        let step = predictor.step(mesh, plans)?;
         let at = |size: &u32| predictor.at_size(mesh, *size as usize);
         let scale = arguments.scale.iter().map(at).collect::<Result<_, _>>()?;
         Ok(Self {
@@ -98,6 +99,12 @@ impl Prediction {
         } else {
             "estimated by the peaks of the device; better give --step-ms"
         };
+        let idle = match timeline.idle_seconds {
+            0.0 => String::new(),
+            idle => {
+                format!("; stages idle {}, {:.1} %", time(idle), 100.0 * idle / timeline.seconds)
+            }
+        };
         vec![
             format!(
                 "predicted step of {ranks} ranks: {}, efficiency {:.1} % against one rank of {}",
@@ -107,7 +114,7 @@ impl Prediction {
             ),
             format!(
                 "  collectives take {}, of which exposed {}, {:.1} % of the step; they slow work \
-                 by {}",
+                 by {}{idle}",
                 time(timeline.exchange_seconds),
                 time(timeline.exposed_seconds),
                 100.0 * timeline.exposed_seconds / timeline.seconds,
@@ -161,16 +168,20 @@ impl Predictor<'_> {
             let text = format!("expected at most {most} ranks, found {found}");
             return Err(refused(Failure::bad_input(text)));
         }
-        let whole = self.planner.whole(self.samples * parts(&mesh)).map_err(refused)?;
-        let plan = self.planner.of_one_rank(&whole, &mesh).map_err(refused)?;
-        self.step(&mesh, &plan).map_err(refused)
+        let whole = self.planner.whole(self.samples * parts(&mesh), &mesh).map_err(refused)?;
+        let plans = self.planner.plans(&whole, &mesh).map_err(refused)?;
+        self.step(&mesh, &plans).map_err(refused)
     }
 
-    fn step(&self, mesh: &Mesh, plan: &Plan) -> Result<PredictedStep, Failure> {
+    fn step(&self, mesh: &Mesh, plans: &[Plan]) -> Result<PredictedStep, Failure> {
         let cluster = Some(Cluster::new(&self.fabric, mesh).map_err(Failure::bad_input)?);
         let device = self.planner.target.description();
         let pace = Pace { device, work_factor: self.work_factor, cluster };
-        let timeline = plan.timeline(&pace);
+        // The last stage to end, which is not always the last one.
+        let slowest = timelines(plans, &pace).into_iter();
+        let slowest = slowest.max_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        let timeline = slowest.expect("a mesh has a rank");
+        let peak = plans.iter().map(|plan| plan.peak_bytes(Space::MAIN)).max();
         let (ranks, parts) = (mesh.ranks(), parts(mesh));
         let share = parts as f64 / ranks as f64;
         Ok(PredictedStep {
@@ -178,7 +189,7 @@ impl Predictor<'_> {
             ranks,
             batch: self.samples * parts,
             efficiency: share * self.one_rank_seconds / timeline.seconds,
-            peak_bytes: plan.peak_bytes(Space::MAIN),
+            peak_bytes: peak.unwrap_or_default(),
             sent_bytes: timeline.sent_bytes(),
             timeline,
         })
@@ -186,24 +197,12 @@ impl Predictor<'_> {
 }
 
 impl Planner<'_> {
-    /// The step of a whole batch of so many samples.
-    fn whole(&self, samples: usize) -> Result<Graph, Failure> {
-        let expected = || format!("expected a batch of at most {}, found {samples}", u32::MAX);
-        let batch = u32::try_from(samples).map_err(|_| Failure::bad_input(expected()))?;
-        Ok(self.model.at_batch(Some(batch))?.1)
-    }
-
-    /// The plan of a step that one rank takes alone, with as much memory as it needs.
+    /// The plan of a batch that one rank takes alone, with as much memory as it needs.
     fn one_rank(&self, samples: usize) -> Result<Plan, Failure> {
-        let (graph, tuning) = (self.whole(samples)?, Tuning::default());
+        let batch =
+            u32::try_from(samples).map_err(|error| Failure::bad_input(error.to_string()))?;
+        let (graph, tuning) = (self.model.at_batch(Some(batch))?.1, Tuning::default());
         overdrive::passes::plan(&graph, self.mode, self.target, &tuning).map_err(Failure::bad_input)
-    }
-
-    /// The plan of the first rank of a mesh.
-    fn of_one_rank(&self, whole: &Graph, mesh: &Mesh) -> Result<Plan, Failure> {
-        let graph = self.part(whole, mesh)?;
-        overdrive::passes::plan(&graph, self.mode, self.target, &self.tuning)
-            .map_err(Failure::bad_input)
     }
 }
 
