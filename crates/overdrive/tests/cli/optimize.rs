@@ -106,21 +106,41 @@ fn a_decision_follows_its_timings() {
     let folder = Folder::new();
     let asked = "--data digits --effort quick --max-loss 20 --confidence 0.9 -o out";
     optimize(&folder, asked).ends_in(&[0, 1, 5], &["float"]);
-    let mut stored = decision(&folder, "out");
-    // A machine on which everything but float takes a hundred times as long.
+    fs::write(folder.path("slow.json"), slower(decision(&folder, "out"), 100.0)).unwrap();
+    folder
+        .line("optimize --replay slow.json")
+        .ends(4, &["deploy `digits-mlp` as it is", "NOT the decision of the file"]);
+}
+
+/// The decision as of a machine on which everything but float takes so many times as long.
+fn slower(mut stored: Value, times: f64) -> String {
     for session in stored["record"]["sessions"].as_array_mut().unwrap() {
         for block in session["blocks"].as_array_mut().unwrap() {
             for samples in block["samples_ns"].as_array_mut().unwrap().iter_mut().skip(1) {
                 for sample in samples.as_array_mut().unwrap() {
-                    *sample = Value::from(100.0 * sample.as_f64().unwrap());
+                    *sample = Value::from(times * sample.as_f64().unwrap());
                 }
             }
         }
     }
-    fs::write(folder.path("slow.json"), stored.to_string()).unwrap();
-    folder
-        .line("optimize --replay slow.json")
-        .ends(4, &["deploy `digits-mlp` as it is", "NOT the decision of the file"]);
+    stored.to_string()
+}
+
+/// Size decides alone, and the verdict says what that costs.
+#[test]
+fn a_smaller_form_that_is_slower_is_called_so() {
+    let folder = Folder::new();
+    let asked = "--data digits --target size --effort quick --max-loss 20 -o out";
+    optimize(&folder, asked).ends(0, &["PASS"]);
+    for (times, is_slower) in [(1000.0, true), (0.001, false)] {
+        fs::write(folder.path("other.json"), slower(decision(&folder, "out"), times)).unwrap();
+        let said = folder.line("optimize --replay other.json");
+        said.ends(4, &["PASS"]);
+        let words = ["SLOWER: a call takes ", "`--target size`", "`--target latency` takes the"];
+        // A terminal breaks lines between words.
+        let text = said.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.iter().all(|word| text.contains(word) == is_slower), "{times}: {text}");
+    }
 }
 
 /// A cosine below 1 in every form: none keeps a limit of nothing.
