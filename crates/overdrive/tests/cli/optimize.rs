@@ -37,6 +37,15 @@ fn the_smallest_form_is_written_with_its_evidence_and_repeats() {
     for part in ["Measured on cpu (", "## Decision matrix", "| memory", "## What each step gave"] {
         assert!(page.contains(part), "{part} is not in {page}");
     }
+    // An interval stands beside its figure, and says whose it is.
+    let head = page.lines().find(|line| line.contains("what decided")).unwrap();
+    let titles: Vec<&str> = head.split('|').map(str::trim).collect();
+    for of in ["time", "lost"] {
+        let at = titles.iter().position(|title| *title == of).unwrap();
+        assert!(titles[at + 1].starts_with(&format!("{of}, ")), "{titles:?}");
+    }
+    let html = fs::read_to_string(folder.path("out/report.html")).unwrap();
+    assert!(html.contains("class=\"plot narrow\""), "a narrow screen has no picture");
     folder.tensors("x.npz", &[("x", x(3))]);
     folder.line("eval out/model --device cpu --inputs x.npz -o y.npz").ends(0, &["f32[3, 10]"]);
     // The decision and the model repeat from the file alone.
