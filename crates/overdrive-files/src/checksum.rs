@@ -23,6 +23,10 @@ pub struct Checksum {
 }
 
 impl Checksum {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub(crate) fn of(bytes: &[u8]) -> Self {
         let hash = twox_hash::XxHash3_128::oneshot(bytes);
         Self { bytes: bytes.len() as u64, xxh3_128: format!("{hash:032x}") }

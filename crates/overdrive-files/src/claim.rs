@@ -46,7 +46,8 @@ impl Claim {
 /// claims or fills a place from now on waits for that end.
 pub fn give_up_places() {
     let held = locked(&HELD);
-    for claim in held.iter().filter_map(Weak::upgrade) {
+    // A later place may lie in the folder of an earlier one, which its lock would keep.
+    for claim in held.iter().rev().filter_map(Weak::upgrade) {
         let mut claimed = locked(&claim);
         claimed.give_up();
         mem::forget(claimed);

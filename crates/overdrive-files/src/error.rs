@@ -60,8 +60,7 @@ pub enum FileError {
     /// A file of ours is not as it was written.
     #[error(
         "{}: expected {expected}, as {} says, found {found}; the file was damaged or changed: \
-         write the folder again, \
-         or delete the list where the change was meant",
+         write the folder again, or, if you meant the change, delete its entry in that list",
         path.display(), crate::contents::MANIFEST
     )]
     Changed {

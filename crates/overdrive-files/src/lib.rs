@@ -5,6 +5,7 @@
 //! but files that a manifest of ours lists, and those only where the user said so.
 
 mod about;
+mod check;
 mod checksum;
 mod claim;
 mod contents;
@@ -23,6 +24,7 @@ mod snapshot;
 mod staging;
 
 pub use about::{About, about, worked_on};
+pub use check::FolderCheck;
 pub use checksum::{Checksum, Digest};
 pub use claim::give_up_places;
 pub use contents::{Contents, MANIFEST};

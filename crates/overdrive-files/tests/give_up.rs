@@ -17,6 +17,7 @@ fn an_end_at_once_gives_up_every_place() {
         Place::files(request, contents).unwrap()
     };
     let (empty, begun) = (claim("new/results"), claim("begun"));
+    let (outer, inner) = (claim("outer"), claim("outer/inner"));
     begun.put("results.json", b"{}").unwrap();
     assert!(folder.path().join("new/results").is_dir());
     give_up_places();
@@ -29,5 +30,5 @@ fn an_end_at_once_gives_up_every_place() {
     assert_eq!(left(""), ["begun"], "what something was put into stays, without a lock");
     assert!(folder.path().join("begun/results.json").is_file());
     // As `_exit` does, nothing is dropped: that would wait for the end of the process.
-    std::mem::forget([empty, begun]);
+    std::mem::forget([empty, begun, outer, inner]);
 }

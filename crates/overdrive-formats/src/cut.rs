@@ -26,8 +26,7 @@ pub type Cuts<'c> = dyn Fn(&str, &TensorType) -> Option<Vec<Cut>> + 'c;
 /// The wanted parts of tensors in memory. `digest` takes in the tensors.
 pub fn parts(tensors: Tensors, cuts: &Cuts<'_>, digest: &mut Digest) -> Tensors {
     let of = |(name, tensor): (String, Tensor)| {
-        let bytes = tensor.bytes();
-        note(digest, (&name, tensor.ty()), &bytes[..bytes.len().min(NOTED)]);
+        note_tensor(digest, &name, &tensor);
         match cuts(&name, tensor.ty()) {
             None => vec![(name, tensor)],
             Some(cuts) => cuts.iter().map(|cut| (cut.name.clone(), cut.of(&tensor))).collect(),
@@ -45,6 +44,12 @@ pub(crate) fn note(digest: &mut Digest, (name, ty): (&str, &TensorType), first: 
     digest.add(name.as_bytes());
     digest.add(ty.to_string().as_bytes());
     digest.add(first);
+}
+
+/// The same of one in memory.
+pub(crate) fn note_tensor(digest: &mut Digest, name: &str, tensor: &Tensor) {
+    let bytes = tensor.bytes();
+    note(digest, (name, tensor.ty()), &bytes[..bytes.len().min(NOTED)]);
 }
 
 impl Cut {

@@ -5,11 +5,13 @@
 //! builds graphs interprets the fields for each architecture. Nothing is downloaded. Invariant: no
 //! name in a file leads out of its folder.
 
+mod checked;
 mod config;
 mod folder_weights;
 mod tokenizer;
 mod writer;
 
+pub use checked::{checked, checksum};
 pub use config::{Config, Otherwise};
 pub use folder_weights::{FolderWeights, read_weights};
 pub use tokenizer::Tokenizer;

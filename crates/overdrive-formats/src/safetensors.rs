@@ -96,6 +96,16 @@ fn header(path: &Path) -> Result<(u64, Option<Metadata>), FormatError> {
     }
 }
 
+/// The metadata of a file; none where its header has none, or cannot be read.
+///
+/// # Errors
+/// As [`read`].
+pub fn metadata(path: &Path) -> Result<BTreeMap<String, String>, FormatError> {
+    let (_, header) = header(path)?;
+    let found = header.and_then(|header| header.metadata().clone());
+    Ok(found.into_iter().flatten().collect())
+}
+
 /// Reads every tensor from the bytes of a file; `path` is what errors call it.
 ///
 /// # Errors

@@ -30,7 +30,7 @@ mod sparsity;
 mod tests;
 mod violins;
 
-pub use chart::{Chart, Switch, WIDTH};
+pub use chart::{Chart, NARROW, Switch, WIDTH};
 pub use front::{FrontPoint, front};
 
 use super::judged::JudgedResults;

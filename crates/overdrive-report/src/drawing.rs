@@ -12,7 +12,7 @@ mod painter;
 use std::sync::mpsc;
 use std::thread;
 
-use crate::charts::Chart;
+use crate::charts::{Chart, NARROW, WIDTH};
 use engine::Engine;
 use painter::Painter;
 
@@ -59,7 +59,7 @@ pub fn draw(charts: &[Chart]) -> Result<Vec<Picture>, DrawError> {
                 let engine =
                     Engine::new(STACK_BYTES / 2).map_err(|reason| failed("all", reason))?;
                 for chart in charts {
-                    let svg = engine.svg(chart).map_err(|reason| failed(&chart.id, reason))?;
+                    let svg = svg(&engine, chart, WIDTH)?;
                     if drawn.send((chart.id.clone(), svg)).is_err() {
                         // The painter has stopped and says why.
                         break;
@@ -79,6 +79,26 @@ pub fn draw(charts: &[Chart]) -> Result<Vec<Picture>, DrawError> {
         engine.join().expect("the engine's thread reports its failures and does not panic")?;
         pictures
     })
+}
+
+/// Draws every chart as SVG for a narrow screen, in order.
+///
+/// # Errors
+/// The first chart that the engine refuses.
+pub fn draw_narrow(charts: &[Chart]) -> Result<Vec<String>, DrawError> {
+    let all = || -> Result<Vec<String>, DrawError> {
+        let engine = Engine::new(STACK_BYTES / 2).map_err(|reason| failed("all", reason))?;
+        charts.iter().map(|chart| svg(&engine, chart, NARROW)).collect()
+    };
+    thread::scope(|scope| {
+        let engine = thread::Builder::new().name("charts".into()).stack_size(STACK_BYTES);
+        let drawn = engine.spawn_scoped(scope, all).map_err(|error| failed("all", error))?;
+        drawn.join().expect("the engine's thread reports its failures and does not panic")
+    })
+}
+
+fn svg(engine: &Engine, chart: &Chart, width: u32) -> Result<String, DrawError> {
+    engine.svg(chart, width).map_err(|reason| failed(&chart.id, reason))
 }
 
 fn failed(id: &str, reason: impl ToString) -> DrawError {

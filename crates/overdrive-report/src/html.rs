@@ -12,7 +12,7 @@ mod view;
 
 use std::collections::BTreeMap;
 
-pub use paper::{Part, paper};
+pub use paper::{Part, StillChart, paper};
 pub use view::Stills;
 
 use minijinja::value::{Serde, Value};

@@ -28,6 +28,7 @@ mod others;
 mod part;
 mod phi;
 mod preprocessing;
+mod reading;
 mod rotary;
 mod save;
 mod save_gguf;
@@ -90,31 +91,6 @@ pub struct Pretrained {
 }
 
 impl Pretrained {
-    /// Whether a folder or a file means to be such a model.
-    pub fn is_at(place: &Path) -> bool {
-        source::is_at(place)
-    }
-
-    /// Reads a folder, or a file of GGUF.
-    ///
-    /// # Errors
-    /// When a file is absent or damaged, or when the architecture is unknown (the known ones are
-    /// listed). Also when the weights differ from what it needs (every difference is listed).
-    pub fn read(place: &Path) -> Result<Self, PretrainedError> {
-        Self::read_as(place, None)
-    }
-
-    /// Reads the part of a decoder that one rank of a mesh holds: with N ranks about 1/N of the
-    /// weights. It decodes with the other ranks, as a
-    /// [`LanguageModel`](overdrive_decoding::LanguageModel), and does nothing else.
-    ///
-    /// # Errors
-    /// As [`Self::read`]. When the ranks along `tensor` do not divide the layers; when the folder
-    /// has codes, or no decoder.
-    pub fn read_part(place: &Path, rank_of: (&Mesh, usize)) -> Result<Self, PretrainedError> {
-        Self::read_as(place, Some(rank_of))
-    }
-
     fn read_as(place: &Path, rank_of: Option<(&Mesh, usize)>) -> Result<Self, PretrainedError> {
         let mut source = PretrainedSource::read(place)?;
         let config = &source.config;
@@ -223,12 +199,6 @@ impl Pretrained {
             ends,
             notes,
         })
-    }
-
-    /// A checksum of the config, and of name, type and first bytes of each tensor in the files. It
-    /// tells apart models that ranks have read in parts.
-    pub fn digest(&self) -> Option<&str> {
-        self.part.as_ref().map(RankPart::digest)
     }
 
     /// The same with separate weights for the head, if it shares those of the embedding.

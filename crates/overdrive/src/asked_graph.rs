@@ -57,7 +57,8 @@ impl<'a> AskedModel<'a> {
         }
         let recipe = Recipe { contractions: subject.dtype.into() };
         let graph = precision(&workload.graph, &recipe).map_err(Failure::harness)?;
-        Ok((workload, skipped_tiles::applied(subject.skipping, &subject.model, graph)?))
+        let named = (subject.model.as_str(), model);
+        Ok((workload, skipped_tiles::applied(subject.skipping, named, graph)?))
     }
 }
 

@@ -3,15 +3,21 @@
 
 use crate::cli::Skipping;
 use crate::failure::Failure;
+use crate::model::Model;
+use crate::terminal::note;
 use overdrive::formats::{Tensors, safetensors};
 use overdrive::ir::{DType, Graph, GraphError, Tensor};
 use overdrive::passes::{ChosenTiles, TileScores, count_tiles, skip_tiles};
+use overdrive::studies::pretrained::Pretrained;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The file of a gate in the folder of a model.
 pub(crate) const GATE: &str = "attention_gate.safetensors";
 /// The tensor of that file that holds the queries and keys of a tile.
 const TILE: &str = "tile";
+/// Metadata of that file: the checksum of the model whose attention the gate has learnt.
+const MODEL: &str = "checksum_of_model";
 
 /// The tiles that attention skips.
 pub(crate) enum SkippedTiles {
@@ -22,8 +28,11 @@ pub(crate) enum SkippedTiles {
 }
 
 impl SkippedTiles {
-    /// Those that the command line asks for, of the model that it names.
-    pub(crate) fn asked(skipping: Skipping, model: &str) -> Result<Option<Self>, Failure> {
+    /// Those that the command line asks for, of the model that it names and that was read there.
+    pub(crate) fn asked(
+        skipping: Skipping,
+        (model, read): (&str, &Model),
+    ) -> Result<Option<Self>, Failure> {
         if let Some(threshold) = skipping.threshold {
             return Ok(Some(Self::Threshold(threshold)));
         }
@@ -36,6 +45,7 @@ impl SkippedTiles {
                  --gate 64 -o DIR"
             )));
         }
+        check_model(&file, read)?;
         let (tile, states) = read_gate(&file)?;
         Ok(Some(Self::Unchosen(ChosenTiles { tile, share, by: TileScores::Gate(states) })))
     }
@@ -91,20 +101,56 @@ impl SkippedTiles {
 }
 
 /// The bound graph of a model, which skips what was asked for.
-pub(crate) fn applied(skipping: Skipping, model: &str, graph: Graph) -> Result<Graph, Failure> {
+pub(crate) fn applied(
+    skipping: Skipping,
+    model: (&str, &Model),
+    graph: Graph,
+) -> Result<Graph, Failure> {
     match SkippedTiles::asked(skipping, model)? {
         Some(tiles) => tiles.some(&graph),
         None => Ok(graph),
     }
 }
 
-/// Writes trained states of gates, and the queries and keys of their tiles.
-pub(crate) fn write_gate(file: &Path, tile: usize, mut states: Tensors) -> Result<(), Failure> {
-    states.insert(TILE.to_owned(), Tensor::from_ints(DType::I32, [1usize], &[tile as i128]));
-    safetensors::write(file, &states).map_err(Failure::harness)
+/// A gate of a model: states, tile, and the model.
+pub(crate) struct TrainedGate<'a> {
+    pub(crate) states: Tensors,
+    /// Queries and keys of a tile.
+    pub(crate) tile: usize,
+    /// The model whose attention it has learnt.
+    pub(crate) model: &'a Pretrained,
 }
 
-/// Reads them again.
+impl TrainedGate<'_> {
+    /// Writes it.
+    pub(crate) fn write(self, file: &Path) -> Result<(), Failure> {
+        let Self { mut states, tile, model } = self;
+        states.insert(TILE.to_owned(), Tensor::from_ints(DType::I32, [1usize], &[tile as i128]));
+        let facts = BTreeMap::from([(MODEL.to_owned(), model.checksum())]);
+        safetensors::write_described(file, &states, facts).map_err(Failure::harness)
+    }
+}
+
+/// Errs unless the gate in a file has learnt the attention of this model.
+fn check_model(file: &Path, model: &Model) -> Result<(), Failure> {
+    let known = safetensors::metadata(file).map_err(Failure::bad_input)?.remove(MODEL);
+    let found = match model {
+        Model::Pretrained(model) => Some(model.checksum()),
+        Model::Template(_) | Model::Onnx(_) => None,
+    };
+    if known.is_some() && known == found {
+        return Ok(());
+    }
+    let [known, found] = [known, found].map(|sum| sum.unwrap_or_else(|| "unknown".to_owned()));
+    Err(Failure::bad_input(format!(
+        "`{}`: expected a gate that was trained for these weights, of checksum {found}, found one \
+         for weights of checksum {known}; train it again: overdrive train FOLDER --data TEXT \
+         --gate 64 -o DIR",
+        file.display()
+    )))
+}
+
+/// Reads its states, and the queries and keys of a tile.
 fn read_gate(file: &Path) -> Result<(usize, Tensors), Failure> {
     let mut states = safetensors::read(file).map_err(Failure::bad_input)?;
     let tile = states.remove(TILE);
@@ -116,4 +162,34 @@ fn read_gate(file: &Path) -> Result<(usize, Tensors), Failure> {
             file.display()
         ))),
     }
+}
+
+/// How a command changes the weights of a model.
+pub(crate) enum Changed<'a> {
+    /// They are trained, and this folder gets them.
+    Trained(&'a Path),
+    /// They are rounded.
+    Rounded,
+}
+
+/// Says that a command leaves the gate of a model behind, if the model has one.
+pub(crate) fn note_left_behind(model: &str, changed: Changed<'_>) {
+    if !Path::new(model).join(GATE).is_file() {
+        return;
+    }
+    let again = match changed {
+        Changed::Trained(out) => format!(
+            "training changes them. Train a new one: overdrive train {} --data TEXT --gate 64 -o \
+             DIR",
+            out.display()
+        ),
+        Changed::Rounded => format!(
+            "rounding changes them. A new one takes float weights: `overdrive train --gate` \
+             refuses codes, so --attention-gate is for `{model}` and not for what is made of it"
+        ),
+    };
+    note!(
+        "note: the learned gate of attention, `{GATE}` in `{model}`, is not carried over: it was \
+         trained for these weights, and {again}"
+    );
 }

@@ -8,6 +8,10 @@ use crate::judged::JudgedRow;
 /// is given.
 pub const WIDTH: u32 = 760;
 
+/// The same for a narrow screen. A picture of [`WIDTH`] that shrinks to one has letters of half
+/// their size.
+pub const NARROW: u32 = 420;
+
 /// Most rows or panels of one picture. A chart of 500 rows shows nothing; the tables have them all.
 pub(super) const MOST_ROWS: usize = 48;
 

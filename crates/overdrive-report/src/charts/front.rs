@@ -3,6 +3,11 @@
 use super::chart::{Chart, Switch, WIDTH};
 use super::plane::{Plane, PlaneAxis, PlaneLine, PlaneScale, Point, Stroke};
 
+/// Pixels of a label with the gap to the next one.
+const LINE: u32 = 15;
+/// Pixels above and below the labels.
+const AROUND: u32 = 90;
+
 /// A form.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FrontPoint {
@@ -64,7 +69,8 @@ pub fn front(points: &[FrontPoint], cost: &str, unit: &str) -> Option<Chart> {
         caption: "Bars are intervals. The front is of time, parameters and loss together, so that \
                   a point of it may look beaten in one picture."
             .to_owned(),
-        height: WIDTH / 2,
+        // A label has a line of its own.
+        height: (WIDTH / 2).max(LINE * points.len() as u32 + AROUND),
         option: plane.option(),
         switch: Some(Switch::X),
         summary: format!("{title}, {} forms", points.len()),

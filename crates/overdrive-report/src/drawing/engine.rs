@@ -2,7 +2,7 @@
 
 use rquickjs::{CatchResultExt, Context, Function, Runtime};
 
-use crate::charts::{Chart, ECHARTS, SCRIPT, WIDTH};
+use crate::charts::{Chart, ECHARTS, SCRIPT};
 
 /// Globals that ECharts needs even without a browser. A timer that called back at once would
 /// recurse without end, so none ever fires: a chart without animation needs none.
@@ -33,12 +33,12 @@ impl Engine {
         Ok(Self { context })
     }
 
-    /// The chart as an SVG document.
-    pub(super) fn svg(&self, chart: &Chart) -> Result<String, String> {
+    /// The chart as an SVG document of this width.
+    pub(super) fn svg(&self, chart: &Chart, width: u32) -> Result<String, String> {
         self.context.with(|ctx| {
             let draw: Function<'_> =
                 ctx.globals().get("draw").map_err(|error| error.to_string())?;
-            let arguments = (chart.option.to_string(), WIDTH, chart.height);
+            let arguments = (chart.option.to_string(), width, chart.height);
             draw.call(arguments).catch(&ctx).map_err(|error| error.to_string())
         })
     }

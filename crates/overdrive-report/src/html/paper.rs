@@ -18,10 +18,21 @@ pub struct Part {
     pub title: String,
     /// Sentences; text between backticks is code.
     pub lines: Vec<String>,
-    /// Charts with the SVG of each.
-    pub pictures: Vec<(Chart, String)>,
+    /// Charts with their pictures.
+    pub pictures: Vec<StillChart>,
     /// A table.
     pub table: Option<Table>,
+}
+
+/// A chart with its pictures as SVG.
+#[derive(Clone, Debug)]
+pub struct StillChart {
+    /// The chart.
+    pub chart: Chart,
+    /// In full width.
+    pub svg: String,
+    /// For a narrow screen.
+    pub narrow: String,
 }
 
 #[derive(Serialize)]
@@ -37,6 +48,7 @@ struct PictureView<'a> {
     title: &'a str,
     caption: &'a str,
     svg: minijinja::Value,
+    narrow: minijinja::Value,
 }
 
 /// The page. `measured_on` stands below its title; `lead` is what a reader should know first.
@@ -56,10 +68,11 @@ pub fn paper((title, measured_on): (&str, &str), lead: &[String], parts: &[Part]
             pictures: part
                 .pictures
                 .iter()
-                .map(|(chart, svg)| PictureView {
+                .map(|StillChart { chart, svg, narrow }| PictureView {
                     title: &chart.title,
                     caption: &chart.caption,
                     svg: raw(&themed(svg)),
+                    narrow: raw(&themed(narrow)),
                 })
                 .collect(),
         })
@@ -78,6 +91,7 @@ pub fn paper((title, measured_on): (&str, &str), lead: &[String], parts: &[Part]
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::charts::{FrontPoint, front};
 
     #[test]
     fn what_a_user_typed_is_text_and_no_markup() {
@@ -91,5 +105,21 @@ mod tests {
             assert!(!page.contains(text), "`{text}` stands in the page as it was given");
         }
         assert!(page.contains("lead &amp; more") && page.contains("<code>"));
+    }
+
+    #[test]
+    fn a_narrow_screen_has_a_picture_of_its_own() {
+        let points = ["a", "b"].map(|name| FrontPoint {
+            name: name.to_owned(),
+            cost: 1.0,
+            lost: [0.0; 3],
+            on_front: true,
+        });
+        let chart = front(&points, "time", "%").unwrap();
+        let [svg, narrow] = ["<svg>full</svg>", "<svg>slim</svg>"].map(str::to_owned);
+        let pictures = vec![StillChart { chart, svg, narrow }];
+        let page = paper(("model", "on cpu"), &[], &[Part { pictures, ..Part::default() }]);
+        assert!(page.contains("<div class=\"plot full\"><svg>full</svg></div>"), "{page}");
+        assert!(page.contains("<div class=\"plot narrow\"><svg>slim</svg></div>"), "{page}");
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     let expected =
         arguments.expect.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
     let graph = model.fitting(&inputs)?;
-    let graph = skipped_tiles::applied(arguments.skipping, &arguments.model, graph)?;
+    let graph = skipped_tiles::applied(arguments.skipping, (&arguments.model, &model), graph)?;
     if graph.inputs().is_empty() {
         note!("note: no input is left, so the outputs are constants");
     }

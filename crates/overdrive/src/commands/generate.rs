@@ -71,7 +71,8 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
         }
         Model::Template(_) | Model::Onnx(_) => {
             let graph = model.bind(&[("batch".to_owned(), 1)].into())?.graph;
-            let graph = skipped_tiles::applied(arguments.skipping, &arguments.model, graph)?;
+            let named = (arguments.model.as_str(), model);
+            let graph = skipped_tiles::applied(arguments.skipping, named, graph)?;
             let graph = match asked.rank {
                 Some(rank) => rank::part(&graph, rank)?,
                 None => graph,

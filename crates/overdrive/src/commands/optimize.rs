@@ -31,6 +31,7 @@ use crate::engines::Contestants;
 use crate::failure::Failure;
 use crate::invoked::{command_line, command_with};
 use crate::model::{self, Model};
+use crate::skipped_tiles::{Changed, note_left_behind};
 use crate::terminal::{note, say, tell};
 use advice::{Answers, CanJudge};
 use bounds::Bounds;
@@ -64,6 +65,7 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
     let target = Target::from(arguments.target);
     let shapes = shapes(name, arguments, target)?;
     let places = Places::claim(arguments, (name, out))?;
+    note_left_behind(name, Changed::Rounded);
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let named = Named {

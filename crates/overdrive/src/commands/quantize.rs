@@ -29,6 +29,7 @@ use crate::devices;
 use crate::failure::Failure;
 use crate::model;
 use crate::progress;
+use crate::skipped_tiles::{Changed, note_left_behind};
 use crate::terminal::{note, say, tell};
 pub(super) use chosen::{Chosen, compared};
 use chosen::{harness, rules};
@@ -60,6 +61,9 @@ pub(super) use written::Written;
 
 pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failure> {
     let out = arguments.out.as_deref().filter(|_| !arguments.sensitivity);
+    if out.is_some() {
+        note_left_behind(&arguments.model, Changed::Rounded);
+    }
     if let Some(path) = out.filter(|path| gguf::is_file(path)) {
         return gguf::quantize(arguments, path);
     }

@@ -11,6 +11,7 @@ use super::ranks::{self, Launched, Rank};
 use crate::cli::Train;
 use crate::failure::Failure;
 use crate::invoked::{command_line, command_with};
+use crate::skipped_tiles::{Changed, note_left_behind};
 use crate::terminal::say;
 use crate::training::{Watch, record};
 use crate::{devices, model};
@@ -49,6 +50,9 @@ fn train_alone_or_as(
     let rank = launched.map(Launched::join).transpose()?;
     let is_first = rank.as_ref().is_none_or(Rank::is_first);
     let place = is_first.then(|| place(arguments)).transpose()?;
+    if let (true, Some(model)) = (is_first, &arguments.model) {
+        note_left_behind(model, Changed::Trained(&arguments.out));
+    }
     let checkpoint = checkpoint(&arguments.out)?;
     let task = TrainingRun::open(arguments)?;
     let (recipe, parts) = (&task.recipe, &task.parts);

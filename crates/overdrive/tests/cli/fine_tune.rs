@@ -88,6 +88,50 @@ fn a_gate_is_trained_beside_the_weights_and_judged_by_what_it_costs() {
         .ends(2, &["expected a decoder of text", "a classifier"]);
 }
 
+/// A gate has learnt the attention of some weights, and is of no use for others.
+#[test]
+fn a_gate_is_for_the_weights_that_it_was_trained_for() {
+    let folder = Folder::new();
+    train(&folder, "llama", "--data words.txt --gate 4 --steps 3 -o gated").ends(0, &[]);
+    let lost = "`attention_gate.safetensors` in `gated`, is not carried over: it was trained for";
+    let machine = "--data words.txt --device cpu --threads 1";
+    let quantize = "quantize gated --mode int8-weights --batches 1 --trials 5 -o coded";
+    folder
+        .line(&format!("{quantize} {machine}"))
+        .ends(0, &[lost, "rounding changes them", "refuses codes"]);
+    // No two windows are equal: copies judge nothing.
+    let words = |i: u32| format!("the {i} hands and the {} tins in a band; ", i * 7919 % 1009);
+    fs::write(folder.path("other.txt"), (0..900).map(words).collect::<String>()).unwrap();
+    folder
+        .line(
+            "optimize gated --target size --effort quick --minutes 0 --batches 2 --data other.txt \
+             --device cpu --threads 1 -o best",
+        )
+        .ends_in(&[0, 1, 4, 5], &[lost]);
+    folder
+        .line(&format!("train gated --steps 3 --tokens 16 -o tuned {machine}"))
+        .ends(0, &[lost, "overdrive train tuned --data TEXT --gate 64"]);
+    for name in ["coded", "best/model", "tuned"] {
+        let gate = folder.path(name).join("attention_gate.safetensors");
+        assert!(!gate.exists(), "{name}");
+    }
+    // It is refused, whoever brings it there.
+    fs::copy(
+        folder.path("gated/attention_gate.safetensors"),
+        folder.path("tuned/attention_gate.safetensors"),
+    )
+    .unwrap();
+    let judge = "--judge words.txt --max-tokens 128 --device cpu --threads 1 --attention-gate 0.5";
+    folder.line(&format!("generate gated {judge}")).ends(0, &[]);
+    for command in [format!("generate tuned {judge}"), "profile tuned --attention-gate 0.5".into()]
+    {
+        folder.line(&command).ends(
+            2,
+            &["`tuned/attention_gate.safetensors`: expected a gate that", "--gate 64 -o DIR"],
+        );
+    }
+}
+
 #[test]
 fn adapters_are_merged_and_kept_for_peft() {
     let folder = Folder::new();

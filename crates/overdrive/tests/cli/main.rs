@@ -26,6 +26,7 @@ mod mpi;
 mod names;
 mod onnx_files;
 mod optimize;
+mod optimize_refused;
 mod outputs;
 mod over_time;
 mod pipes;

@@ -1,5 +1,4 @@
-//! `optimize` end to end: what it writes, that the decision repeats, and every way in which it is
-//! refused.
+//! `optimize` end to end: what it writes, that the decision repeats, and records that it refuses.
 
 use crate::invocation::{Folder, Outcome};
 use crate::quantize_published::fixture;
@@ -11,7 +10,7 @@ use std::fs;
 
 /// Runs `optimize digits-mlp` as briefly as it can be run.
 #[track_caller]
-fn optimize(folder: &Folder, arguments: &str) -> Outcome {
+pub(crate) fn optimize(folder: &Folder, arguments: &str) -> Outcome {
     folder.line(&format!("optimize digits-mlp --device cpu --threads 1 {arguments}"))
 }
 
@@ -38,6 +37,15 @@ fn the_smallest_form_is_written_with_its_evidence_and_repeats() {
     for part in ["Measured on cpu (", "## Decision matrix", "| memory", "## What each step gave"] {
         assert!(page.contains(part), "{part} is not in {page}");
     }
+    // An interval stands beside its figure, and says whose it is.
+    let head = page.lines().find(|line| line.contains("what decided")).unwrap();
+    let titles: Vec<&str> = head.split('|').map(str::trim).collect();
+    for of in ["time", "lost"] {
+        let at = titles.iter().position(|title| *title == of).unwrap();
+        assert!(titles[at + 1].starts_with(&format!("{of}, ")), "{titles:?}");
+    }
+    let html = fs::read_to_string(folder.path("out/report.html")).unwrap();
+    assert!(html.contains("class=\"plot narrow\""), "a narrow screen has no picture");
     folder.tensors("x.npz", &[("x", x(3))]);
     folder.line("eval out/model --device cpu --inputs x.npz -o y.npz").ends(0, &["f32[3, 10]"]);
     // The decision and the model repeat from the file alone.
@@ -107,21 +115,41 @@ fn a_decision_follows_its_timings() {
     let folder = Folder::new();
     let asked = "--data digits --effort quick --max-loss 20 --confidence 0.9 -o out";
     optimize(&folder, asked).ends_in(&[0, 1, 5], &["float"]);
-    let mut stored = decision(&folder, "out");
-    // A machine on which everything but float takes a hundred times as long.
+    fs::write(folder.path("slow.json"), slower(decision(&folder, "out"), 100.0)).unwrap();
+    folder
+        .line("optimize --replay slow.json")
+        .ends(4, &["deploy `digits-mlp` as it is", "NOT the decision of the file"]);
+}
+
+/// The decision as of a machine on which everything but float takes so many times as long.
+fn slower(mut stored: Value, times: f64) -> String {
     for session in stored["record"]["sessions"].as_array_mut().unwrap() {
         for block in session["blocks"].as_array_mut().unwrap() {
             for samples in block["samples_ns"].as_array_mut().unwrap().iter_mut().skip(1) {
                 for sample in samples.as_array_mut().unwrap() {
-                    *sample = Value::from(100.0 * sample.as_f64().unwrap());
+                    *sample = Value::from(times * sample.as_f64().unwrap());
                 }
             }
         }
     }
-    fs::write(folder.path("slow.json"), stored.to_string()).unwrap();
-    folder
-        .line("optimize --replay slow.json")
-        .ends(4, &["deploy `digits-mlp` as it is", "NOT the decision of the file"]);
+    stored.to_string()
+}
+
+/// Size decides alone, and the verdict says what that costs.
+#[test]
+fn a_smaller_form_that_is_slower_is_called_so() {
+    let folder = Folder::new();
+    let asked = "--data digits --target size --effort quick --max-loss 20 -o out";
+    optimize(&folder, asked).ends(0, &["PASS"]);
+    for (times, is_slower) in [(1000.0, true), (0.001, false)] {
+        fs::write(folder.path("other.json"), slower(decision(&folder, "out"), times)).unwrap();
+        let said = folder.line("optimize --replay other.json");
+        said.ends(4, &["PASS"]);
+        let words = ["SLOWER: a call takes ", "`--target size`", "`--target latency` takes the"];
+        // A terminal breaks lines between words.
+        let text = said.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.iter().all(|word| text.contains(word) == is_slower), "{times}: {text}");
+    }
 }
 
 /// A cosine below 1 in every form: none keeps a limit of nothing.
@@ -302,57 +330,6 @@ fn a_decoder_is_timed_by_the_token() {
     assert!(!folder.path("no/model").exists());
 }
 
-#[test]
-fn what_cannot_be_asked_is_refused() {
-    let folder = Folder::new();
-    fs::write(folder.path("no.json"), "{}").unwrap();
-    folder.line("optimize --replay no.json").ends(2, &["decision of `optimize`"]);
-    folder.line("optimize --replay absent.json").ends(2, &["absent.json"]);
-    folder.line("optimize --replay no.json --decode 9").ends(2, &["--decode", "--replay"]);
-    folder.line("optimize digits-mlp").ends(2, &["--out"]);
-    folder.line("optimize digits-mlp --confidence 1 -o out").ends(2, &["below 1"]);
-    folder.line("optimize no-such-model -o out").ends(2, &["no-such-model"]);
-    optimize(&folder, "--data absent.csv -o out").ends(2, &["absent.csv"]);
-    assert!(!folder.path("out/model").exists());
-}
-
-/// Samples that do not fit the model are refused before anything is measured, with their place.
-#[test]
-fn data_that_do_not_fit_are_refused() {
-    let folder = Folder::new();
-    let row = |width: usize, label: &str| format!("{}{label}\n", "1,".repeat(width));
-    let rows = |width: usize, label: &dyn Fn(usize) -> String| -> String {
-        (0..400).map(|i| row(width, &label(i))).collect()
-    };
-    let class = |i: usize| (i % 10).to_string();
-    fs::write(folder.path("wide.csv"), rows(65, &class)).unwrap();
-    fs::write(folder.path("eleven.csv"), rows(64, &|i| (i % 11).to_string())).unwrap();
-    fs::write(folder.path("copies.csv"), rows(64, &class)).unwrap();
-    fs::write(folder.path("few.csv"), (0..3).map(|_| row(64, "1")).collect::<String>()).unwrap();
-    fs::write(folder.path("empty.csv"), "").unwrap();
-    fs::write(folder.path("empty.txt"), "").unwrap();
-    folder.tensors("narrow.npz", &[("x", Tensor::from_f32([256, 8], &[0.5; 2048]))]);
-    folder.tensors("short.npz", &[("x", x(100))]);
-    for (file, words) in [
-        ("wide.csv", &["64 features", "65"][..]),
-        ("eleven.csv", &["at most 10 classes", "11"]),
-        ("copies.csv", &["samples that choose", "copies alone among"]),
-        ("few.csv", &["samples for three parts", "3 in all"]),
-        ("empty.csv", &["empty.csv"]),
-        ("empty.txt", &["empty.txt", "an empty file"]),
-        ("narrow.npz", &["narrow.npz", "f32[256, 8]"]),
-        ("short.npz", &["short.npz", "at least 192 samples"]),
-    ] {
-        optimize(&folder, &format!("--data {file} --batches 2 -o out")).ends(2, words);
-        assert!(!folder.path("out/decision.json").exists(), "{file}");
-    }
-    // The labels of a classifier of text are among those that it knows.
-    let model = fixture("bert_classifier").display().to_string();
-    fs::write(folder.path("texts.csv"), "text,label\nthe cat,0\nthe mat,whale\n").unwrap();
-    let words = ["optimize", &model, "--device", "cpu", "--data", "texts.csv", "-o", "out"];
-    folder.overdrive(&words).ends(2, &["texts.csv, line 3, label", "`whale`", "id2label"]);
-}
-
 /// A record of another format, or of other samples, is not continued.
 #[test]
 fn a_record_goes_on_with_its_own_samples() {
@@ -371,7 +348,7 @@ fn a_record_goes_on_with_its_own_samples() {
         .ends(2, &["format 1, where this version reads 2", "without --resume"]);
 }
 
-fn x(rows: usize) -> Tensor {
+pub(crate) fn x(rows: usize) -> Tensor {
     let values: Vec<f64> = philox::normals(5, 1).take(rows * 64).collect();
     Tensor::from_f64(DType::F32, [rows, 64], &values)
 }

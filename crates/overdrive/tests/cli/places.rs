@@ -1,8 +1,10 @@
 //! Places that commands write to: nothing is replaced unasked, and what is not ours never.
 
 use crate::invocation::Folder;
+use crate::quantize_published::fixture;
 use overdrive::files::MANIFEST;
 use overdrive::ir::Tensor;
+use serde_json::Value;
 use std::fs;
 
 /// Commands that write, with few samples of everything.
@@ -131,6 +133,43 @@ fn a_flipped_bit_of_weights_is_told_everywhere() {
         folder.line(line).ends(2, &["model.safetensors", "checksum"]);
     }
     assert_eq!(folder.files(), ["m", "x.npz"]);
+}
+
+/// A folder in Hugging Face's format that we wrote is checked like a folder of ours.
+#[test]
+fn a_published_folder_is_read_as_it_was_written() {
+    let folder = Folder::new();
+    let model = fixture("llama").display().to_string();
+    let line = "--mode int8-weights --batches 1 --trials 5 --device cpu --threads 1 -o m";
+    let words = ["quantize", &model].into_iter().chain(line.split_whitespace());
+    folder.overdrive(&words.collect::<Vec<_>>()).ends(0, &["`m` is a model"]);
+    let read = || folder.line("generate m --prompt hand --max-tokens 1 --device cpu --threads 1");
+    read().ends(0, &["1 made"]);
+    for name in ["model.safetensors", "config.json", "tokenizer.json", "generation_config.json"] {
+        let (path, shown) = (folder.path("m").join(name), format!("m/{name}: expected"));
+        let whole = fs::read(&path).unwrap();
+        let mut flipped = whole.clone();
+        *flipped.last_mut().unwrap() ^= 1;
+        for damaged in [&flipped[..], &whole[..whole.len() / 2]] {
+            fs::write(&path, damaged).unwrap();
+            read().ends(2, &[&shown, MANIFEST, "write the folder again", "delete its entry"]);
+        }
+        fs::remove_file(&path).unwrap();
+        read().ends(2, &[name, "no such file"]);
+        fs::write(&path, whole).unwrap();
+    }
+    // A file that is not listed is the user's, and so is one that she has taken from the list.
+    fs::write(folder.path("m/notes.txt"), "of the user").unwrap();
+    let settings = folder.path("m/generation_config.json");
+    let changed = fs::read_to_string(&settings).unwrap() + "\n";
+    fs::write(&settings, changed).unwrap();
+    read().ends(2, &["generation_config.json"]);
+    let list = folder.path("m").join(MANIFEST);
+    let mut listed: Value = serde_json::from_str(&fs::read_to_string(&list).unwrap()).unwrap();
+    let entry = listed["files"].as_object_mut().unwrap().remove("generation_config.json");
+    assert!(entry.is_some());
+    fs::write(&list, listed.to_string()).unwrap();
+    read().ends(0, &["1 made"]);
 }
 
 #[cfg(unix)]

@@ -3,6 +3,7 @@
 
 use crate::invocation::Folder;
 use crate::quantize_published::{config, fixture, quantize, states};
+use overdrive::files::MANIFEST;
 use overdrive::formats::Tensors;
 use overdrive::ir::{DType, Tensor};
 use std::fs;
@@ -117,6 +118,7 @@ fn nvfp4_of_modelopt_has_the_codes_of_the_mode() {
     folder.tensors("x.npz", &[("x", ids)]);
     let line = "eval modelopt --inputs x.npz --device cpu --threads 1";
     let before = folder.line(line);
+    fs::remove_file(folder.path("modelopt").join(MANIFEST)).unwrap();
     let mut config = config(&folder, "modelopt");
     config.as_object_mut().unwrap().remove("overdrive");
     config["quantization_config"]["quant_algo"] = "NVFP4".into();
@@ -147,6 +149,7 @@ fn a_folder_without_our_words_is_the_same_model() {
         let line = format!("eval {name} --inputs x.npz --device cpu --threads 1");
         let before = folder.line(&line);
         before.ends(0, &["f32[1, 3"]);
+        fs::remove_file(folder.path(name).join(MANIFEST)).unwrap();
         let mut words = config(&folder, name);
         words.as_object_mut().unwrap().remove("overdrive");
         fs::write(folder.path(name).join("config.json"), words.to_string()).unwrap();

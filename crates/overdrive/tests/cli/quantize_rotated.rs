@@ -3,6 +3,7 @@
 
 use crate::invocation::Folder;
 use crate::quantize_published::{config, fixture, quantize, states};
+use overdrive::files::MANIFEST;
 use overdrive::ir::eval::philox;
 use overdrive::ir::ops::Hadamard;
 use overdrive::ir::{DType, Tensor};
@@ -134,6 +135,9 @@ fn words_about_a_rotation_that_are_not_those_of_the_codes_are_refused_by_name() 
     let model = llama(&folder);
     quantize(&folder, &model, "--mode mxfp4-rotated --data words.txt -o small").ends(0, &[]);
     quantize(&folder, &model, "--mode mxfp4 --data words.txt -o plain").ends(0, &[]);
+    for place in ["small", "plain"] {
+        fs::remove_file(folder.path(place).join(MANIFEST)).unwrap();
+    }
     let written = config(&folder, "small");
     let refused = |place: &str, words: &Value, said: &[&str]| {
         fs::write(folder.path(place).join("config.json"), words.to_string()).unwrap();

@@ -72,8 +72,10 @@ impl<'a> Generation<'a> {
             )));
         }
         let skipping = match model {
-            Model::Pretrained(model) => SkippedTiles::asked(arguments.skipping, &arguments.model)?
-                .map(|tiles| SkippingModel { model, tiles }),
+            Model::Pretrained(published) => {
+                SkippedTiles::asked(arguments.skipping, (&arguments.model, model))?
+                    .map(|tiles| SkippingModel { model: published, tiles })
+            }
             Model::Template(_) | Model::Onnx(_) => None,
         };
         let sampling = Sampling {

@@ -50,14 +50,14 @@ fn table(decision: &Decision, rows: &[Vec<&Tried>]) -> Table {
         ("form", Align::Left),
         ("what decided", Align::Left),
         ("time", Align::Right),
+        ("time, 95 %", Align::Right),
         ("size", Align::Right),
         ("memory", Align::Right),
         ("lost", Align::Right),
-        ("95 %", Align::Right),
+        ("lost, from to", Align::Right),
         ("takes", Align::Right),
         ("parameters", Align::Right),
         ("peak", Align::Right),
-        ("ends of loss", Align::Right),
     ];
     let mut table = Table::new(&columns);
     let float = decision.tried.first();
@@ -80,14 +80,14 @@ fn table(decision: &Decision, rows: &[Vec<&Tried>]) -> Table {
             format!("{}{}{more}", if one.on_front { "* " } else { "" }, one.form.said()),
             fate(&one.fate),
             cell(one.time.map(|time| format!("{:.3}x", time[0]))),
+            cell(interval.map(|[_, low, high]| format!("{low:.2} to {high:.2}"))),
             share(one.bytes, |float| float.bytes),
             share(peak, |float| float.peak_bytes),
             cell(lost.map(|[value, ..]| format!("{value:.4}"))),
-            cell(interval.map(|[_, low, high]| format!("{low:.2} to {high:.2}"))),
+            cell(ends.map(|[_, low, high]| format!("{low:.3} to {high:.3}"))),
             cell(one.time_ns.map(|ns| digits::time(ns, None))),
             cell(one.bytes.map(digits::bytes)),
             cell(peak.map(digits::bytes)),
-            cell(ends.map(|[_, low, high]| format!("{low:.3} to {high:.3}"))),
         ]);
     }
     table

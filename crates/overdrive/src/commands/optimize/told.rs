@@ -13,10 +13,13 @@ use overdrive::bench::table::{Align, Table, indented, markdown_table, terminal_t
 #[cfg(feature = "plots")]
 use overdrive::optimize::Tried;
 use overdrive::optimize::{Asked, Decision, LossSource};
+#[cfg(feature = "plots")]
 use overdrive::report::charts::Chart;
 #[cfg(feature = "plots")]
 use overdrive::report::charts::{FrontPoint, front};
-use overdrive::report::html::{Part, paper};
+#[cfg(feature = "plots")]
+use overdrive::report::drawing::{draw, draw_narrow};
+use overdrive::report::html::{Part, StillChart, paper};
 
 /// Layers that are named as sensitive, at most.
 const SENSITIVE: usize = 10;
@@ -91,15 +94,17 @@ fn title(evidence: &Evidence) -> String {
 
 /// Loss against time and against parameters, drawn.
 #[cfg(feature = "plots")]
-fn pictures(asked: &Asked, decision: &Decision) -> Result<Vec<(Chart, String)>, Failure> {
+fn pictures(asked: &Asked, decision: &Decision) -> Result<Vec<StillChart>, Failure> {
     let charts = fronts(asked, decision);
-    let drawn = overdrive::report::drawing::draw(&charts).map_err(Failure::harness)?;
-    Ok(charts.into_iter().zip(drawn.into_iter().map(|picture| picture.svg)).collect())
+    let drawn = draw(&charts).map_err(Failure::harness)?.into_iter().map(|picture| picture.svg);
+    let narrow = draw_narrow(&charts).map_err(Failure::harness)?;
+    let still = |(chart, (svg, narrow))| StillChart { chart, svg, narrow };
+    Ok(charts.into_iter().zip(drawn.zip(narrow)).map(still).collect())
 }
 
 /// A build without an engine for charts has the table alone.
 #[cfg(not(feature = "plots"))]
-fn pictures(_: &Asked, _: &Decision) -> Result<Vec<(Chart, String)>, Failure> {
+fn pictures(_: &Asked, _: &Decision) -> Result<Vec<StillChart>, Failure> {
     Ok(Vec::new())
 }
 

@@ -22,6 +22,7 @@ pub(super) fn verdict(evidence: &Evidence, decision: &Decision) -> Vec<String> {
                 format!("the cache is an option of decoding: `generate --cache {codes}`")
             }));
             lines.push(gains(asked, taken, decision));
+            lines.extend(slower(asked, taken));
             lines.extend(taken.judged.as_ref().map(|judged| lost(asked, judged)));
         }
         Outcome::KeepFloat => {
@@ -138,6 +139,20 @@ fn gains(asked: &Asked, tried: &Tried, decision: &Decision) -> String {
         parts.push(format!("memory {}, {share:.3}x", digits::bytes(bytes)));
     }
     parts.join("; ")
+}
+
+/// The price of a target other than time: that the form is slower than the float model, if its
+/// interval shows that.
+fn slower(asked: &Asked, taken: &Tried) -> Option<String> {
+    let [value, low, high] = taken.time.filter(|_| !asked.target.is_time())?;
+    let target = format!("{:?}", asked.target).to_lowercase();
+    (low > 1.0).then(|| {
+        format!(
+            "SLOWER: {} takes {value:.2}x [{low:.2}, {high:.2}] of the float model's time, which \
+             `--target {target}` does not count; `--target latency` takes the fastest form instead",
+            timed(asked)
+        )
+    })
 }
 
 /// The form beside the float model in another engine, timed in the same session.

@@ -76,11 +76,14 @@ pub(super) fn check_all(unwritten: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// Places of the evidence and of the model.
+/// Places of the model and of the evidence.
+///
+/// Fields are dropped in this order. The folder of the evidence has the locks of the others in it.
+/// So it comes last: else it is not empty when it is given up, and stays.
 pub(super) struct Places {
-    pub(super) evidence: Place,
     pub(super) model: Place,
     pub(super) exports: Exports,
+    pub(super) evidence: Place,
 }
 
 impl Places {
@@ -101,7 +104,7 @@ impl Places {
         let model: PathBuf = out.join(MODEL);
         let model = Place::folder(request(&model), contents).map_err(Failure::bad_input)?;
         let exports = Exports::claim(arguments, out, (existing, &inputs))?;
-        Ok(Self { evidence, model, exports })
+        Ok(Self { model, exports, evidence })
     }
 }
 

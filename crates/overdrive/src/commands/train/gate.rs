@@ -7,7 +7,7 @@ use crate::cli::Train;
 use crate::devices;
 use crate::failure::Failure;
 use crate::invoked::command_line;
-use crate::skipped_tiles::{GATE, write_gate};
+use crate::skipped_tiles::{GATE, TrainedGate};
 use crate::terminal::say;
 use crate::training::Watch;
 use overdrive::bench::exit::Exit;
@@ -51,7 +51,7 @@ pub(super) fn train(
         if let (None, Some(file)) = (&published.tokenizer, &arguments.tokenizer) {
             std::fs::copy(file, folder.join("tokenizer.json")).map_err(Failure::harness)?;
         }
-        write_gate(&folder.join(GATE), tile, states)?;
+        TrainedGate { states, tile, model: published }.write(&folder.join(GATE))?;
         let text = serde_json::to_string_pretty(&told).expect("plain data") + "\n";
         std::fs::write(folder.join(TRAINING), text).map_err(Failure::harness)
     })?;
