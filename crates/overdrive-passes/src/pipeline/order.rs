@@ -5,7 +5,7 @@
 //! its ranks ready for it.
 
 use super::label::{Label, is_gradient};
-use super::schedule::{Task, schedule};
+use super::schedule::{LENGTH, Task, schedule};
 use super::{Stages, is_send};
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, Origin, Prim, Value};
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub(super) fn ordered(graph: &Graph, stages: &Stages, own: usize) -> Result<Grap
         let task = if send.is_gradient { Task::Backward(batch) } else { Task::Forward(batch) };
         let made = all[send.source].iter().find(|(other, _)| *other == task);
         let (_, began) = made.expect("a stage has every task of every batch");
-        events.insert((began + 1, Event::Send(send)), index);
+        events.insert((began + LENGTH, Event::Send(send)), index);
     }
     for &(task, begins) in &all[own] {
         events.insert((begins, Event::Task(task)), 0);
