@@ -8,6 +8,8 @@
 //! bucket copies nothing: it is one step with several operands and results. Invariants: steps that
 //! touch the same bytes keep their order. Plans of all ranks have the same collectives in the same
 //! order.
+//!
+//! Long because its tests build plans by hand.
 
 mod under_way;
 

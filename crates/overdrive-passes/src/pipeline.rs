@@ -11,13 +11,15 @@ mod homes;
 mod label;
 mod order;
 mod schedule;
+mod send;
 
 use crate::shard::ShardError;
 use label::{Label, is_gradient};
 use overdrive_ir::{
-    Axis, Builder, Channel, Compare, DType, Expr, Graph, GraphError, Mesh, Node, Origin, Prim,
-    Reducer, Tensor, Value,
+    Builder, Channel, Compare, DType, Expr, Graph, GraphError, Mesh, Node, Origin, Prim, Reducer,
+    Tensor, Value,
 };
+pub(crate) use send::{is_send, sends_on};
 use std::collections::BTreeMap;
 
 /// The scope of what goes from stage to stage.
@@ -31,17 +33,6 @@ pub fn of_batch(name: &str, batch: usize, batches: usize) -> String {
 /// The batch that a node works for, if stages work on several at once.
 pub(crate) fn batch(node: &Node) -> Option<usize> {
     Label::of(&node.scope)?.batch
-}
-
-/// Whether a primitive sends between stages.
-pub(crate) fn is_send(prim: &Prim) -> bool {
-    let axis = Axis::from(Mesh::PIPELINE);
-    matches!(prim, Prim::Permute { channel, .. } if channel.group.size(&axis) > 1)
-}
-
-/// Whether a node sends to a later stage.
-pub(crate) fn sends_on(node: &Node) -> bool {
-    node.op.prim().is_some_and(is_send) && !is_gradient(&node.scope)
 }
 
 /// The value where the rank is on this stage, elsewhere zeros.
@@ -224,8 +215,8 @@ impl Stages {
                 line.keep(port.value, Some(batch), b.input(&name, ty));
             }
         }
-        // Gradients are built in the opposite order. So sums of them begin with the first batch, and
-        // end with what other stages send once a step.
+        // Gradients are built in the opposite order. So sums of them begin with the first batch,
+        // and end with what other stages send once a step.
         line.shared(graph);
         for batch in (0..batches).rev() {
             graph.nodes().iter().for_each(|node| line.node(node, batch));
@@ -297,7 +288,7 @@ impl Stages {
         b.op1(Prim::AllReduce { reducer, channel }, &[value])
     }
 
-    /// What one stage does: its own sends and states, and what they need, in the order of the
+    /// The work of one stage: its own sends and states, and what they need, in the order of the
     /// schedule.
     pub(crate) fn placed(&self, graph: &Graph, own: usize) -> Result<Graph, GraphError> {
         let b = Builder::new(graph.name());
@@ -339,7 +330,7 @@ impl Stages {
             }
         }
         let graph = needed(&crate::fold(&needed(&b.finish()?)?)?)?;
-        order::ordered(&graph, self, own)
+        order::ordered(&graph, self.count, own)
     }
 }
 

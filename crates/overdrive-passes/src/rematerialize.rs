@@ -1,7 +1,7 @@
 //! Rematerialize: computes values again for the backward part instead of keeping them.
 //!
-//! The forward part of a training step is what the loss needs, and of a stage of a pipeline what it
-//! sends on; everything else is backward. A
+//! The forward part of a training step is what the loss needs; everything else is backward. A stage
+//! of a pipeline has no loss, but sends on what its forward computes. A
 //! forward value that the backward part reads is *saved* from one to the other. A policy says which
 //! saved values are dropped. The nodes that compute a dropped value are cloned right before the
 //! first backward node that reads it. Sources: Chen et al., "Training deep nets with sublinear

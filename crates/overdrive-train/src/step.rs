@@ -73,8 +73,8 @@ pub(crate) enum Role {
     Update,
 }
 
-/// The step of a bound graph with output `loss` ([`crate::with_loss`]), for ranks of this mesh. With
-/// stages along `pipeline` it takes all batches of an update at once, by the names of
+/// The step of a bound graph with output `loss` ([`crate::with_loss`]), for ranks of this mesh.
+/// With stages along `pipeline` it takes all batches of an update at once, by the names of
 /// [`overdrive_passes::of_batch`]; else it is [`training_step`].
 ///
 /// # Errors

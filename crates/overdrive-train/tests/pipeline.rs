@@ -1,4 +1,6 @@
 //! Stages of a pipeline: ranks that hold a part of the model each learn what one rank learns.
+//!
+//! Long because each way to combine stages is compared with the same run of one rank.
 
 #![allow(clippy::unwrap_used)]
 

@@ -6,10 +6,13 @@ use crate::failure::Failure;
 use crate::model::{self, Model};
 use crate::skipped_tiles;
 use overdrive::ir::{DType, Graph, Mesh, Tensor};
-use overdrive::passes::{Recipe, precision};
+use overdrive::passes::{Recipe, Stages, precision};
 use overdrive::studies::Workload;
 use overdrive::train::data::Target;
-use overdrive::train::{self, recipe_of, training_step_on, with_loss};
+use overdrive::train::{self, TrainError, recipe_of, training_step, training_step_on, with_loss};
+
+/// Makes the step of a forward graph with its loss.
+type MakeStep<'s> = dyn Fn(&Graph, &train::Recipe) -> Result<Graph, TrainError> + 's;
 
 /// The workload, its graph with contractions in the format asked for, and the device.
 pub(crate) fn open(subject: &SubjectArguments) -> Result<(Workload, Graph, Opened), Failure> {
@@ -39,7 +42,27 @@ impl<'a> AskedModel<'a> {
     pub(crate) fn of_ranks(
         &self,
         batch: Option<u32>,
-        ranks: (&Mesh, usize),
+        (mesh, accumulate): (&Mesh, usize),
+    ) -> Result<(Workload, Graph), Failure> {
+        let step = |forward: &Graph, recipe: &train::Recipe| {
+            let recipe = train::Recipe { accumulate, ..recipe.clone() };
+            training_step_on(forward, &recipe, mesh)
+        };
+        self.stepped(batch, &step)
+    }
+
+    /// The training step of one rank that takes so many batches one after another, in one graph.
+    pub(crate) fn of_batches(&self, batch: u32, batches: usize) -> Result<Graph, Failure> {
+        let step = |forward: &Graph, recipe: &train::Recipe| {
+            training_step(&Stages::divide(forward, 1)?.pipeline(forward, batches)?, recipe)
+        };
+        Ok(self.stepped(Some(batch), &step)?.1)
+    }
+
+    fn stepped(
+        &self,
+        batch: Option<u32>,
+        step: &MakeStep<'_>,
     ) -> Result<(Workload, Graph), Failure> {
         let Self { subject, model } = self;
         let batch = batch.map(|n| model.batch(n)).transpose()?;
@@ -51,7 +74,7 @@ impl<'a> AskedModel<'a> {
                      inference, so leave out one of the two"
                 )));
             }
-            let workload = trained(workload, subject, ranks)?;
+            let workload = trained(workload, subject, step)?;
             let graph = workload.graph.clone();
             return Ok((workload, graph));
         }
@@ -67,18 +90,18 @@ impl<'a> AskedModel<'a> {
 fn trained(
     mut workload: Workload,
     subject: &SubjectArguments,
-    (mesh, accumulate): (&Mesh, usize),
+    step: &MakeStep<'_>,
 ) -> Result<Workload, Failure> {
     let precision = subject.dtype.into();
     let moments = subject.moments.into();
-    let recipe = train::Recipe { precision, moments, accumulate, ..recipe_of(&workload.key.name) };
+    let recipe = train::Recipe { precision, moments, ..recipe_of(&workload.key.name) };
     let graph = &workload.graph;
     let y = graph.outputs().iter().find(|port| port.name == "y");
     let outputs = y.and_then(|y| graph.ty(y.value).sizes().last().copied()).unwrap_or(1);
     // One output is a quantity: of one class there is nothing to learn.
     let target = if outputs == 1 { Target::Quantity } else { Target::Classes };
     let forward = with_loss(graph, target).map_err(Failure::bad_input)?;
-    workload.graph = training_step_on(&forward, &recipe, mesh).map_err(Failure::bad_input)?;
+    workload.graph = step(&forward, &recipe).map_err(Failure::bad_input)?;
     if target == Target::Classes {
         workload.bounds.insert("labels".to_owned(), outputs);
     }

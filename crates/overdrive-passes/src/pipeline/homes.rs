@@ -1,7 +1,7 @@
 //! `homes`: the stage that holds each state of a forward graph.
 //!
-//! Stages are runs of nodes. Each begins with a node that is the first to read some state, so that
-//! the homes of states say all of where a graph is cut. The run is chosen whose slowest stage is
+//! Stages are runs of nodes. Each begins with a node that is the first to read some state. So the
+//! homes of states say all of where a graph is cut. The cut is chosen whose slowest stage is
 //! fastest, by the work in it and the bytes that pass its ends.
 
 use crate::rebuild::live_for;
@@ -130,8 +130,8 @@ fn cut(starts: &[usize], stages: usize, costs: &Costs) -> Vec<usize> {
         let (mut next, mut chosen) = (vec![f64::INFINITY; count + 1], vec![0; count + 1]);
         for end in 1..=count {
             let limit = if end == count { all } else { starts[end] };
-            for start in 1..end {
-                let slowest = best[start].max(costs.stage([at(start), limit]));
+            for (start, before) in best.iter().enumerate().take(end).skip(1) {
+                let slowest = before.max(costs.stage([at(start), limit]));
                 if slowest < next[end] {
                     (next[end], chosen[end]) = (slowest, start);
                 }

@@ -1,20 +1,19 @@
 //! `ordered`: the graph of one stage in the order of the schedule.
 //!
-//! All stages follow one order in time of tasks and sends. So of two stages that send to each other
-//! neither waits for what the other has yet to begin: the first send that is not done has both of
-//! its ranks ready for it.
+//! All stages follow one order in time of tasks and sends. The first send that is not done has both
+//! of its ranks ready for it. So no two stages wait for each other.
 
 use super::label::{Label, is_gradient};
 use super::schedule::{LENGTH, Task, schedule};
-use super::{Stages, is_send};
+use super::send::is_send;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, Origin, Prim, Value};
 use std::collections::BTreeMap;
 
 /// The graph of stage `own`: what a batch needs before what the next one does.
-pub(super) fn ordered(graph: &Graph, stages: &Stages, own: usize) -> Result<Graph, GraphError> {
+pub(super) fn ordered(graph: &Graph, stages: usize, own: usize) -> Result<Graph, GraphError> {
     let mut order = Order::of(graph);
     let batches = order.of.iter().flatten().map(|work| work.batch + 1).max().unwrap_or(1);
-    let all = schedule(stages.count, batches);
+    let all = schedule(stages, batches);
     let sends: Vec<(Send, usize)> = (0..graph.nodes().len())
         .filter_map(|index| Some((Send::of(&graph.nodes()[index])?, index)))
         .collect();
@@ -56,7 +55,7 @@ pub(super) fn ordered(graph: &Graph, stages: &Stages, own: usize) -> Result<Grap
     b.finish()
 }
 
-/// What happens at a time; sends first.
+/// The things that happen at a time; sends first.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Send(Send),
@@ -106,8 +105,8 @@ struct Order<'g> {
 }
 
 impl<'g> Order<'g> {
-    /// Sums of gradients of several batches have no label: they belong to the last of them, or come
-    /// after all if they need what another stage sends then.
+    /// Sums of gradients of several batches have no label: they belong to the last of them. If they
+    /// need what another stage sends after all batches, they come then.
     fn of(graph: &'g Graph) -> Self {
         let mut of: Vec<Option<Work>> = vec![];
         let mut is_late: Vec<bool> = vec![];

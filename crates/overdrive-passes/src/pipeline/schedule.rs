@@ -1,12 +1,12 @@
 //! `schedule`: the work of each stage on each batch, in the order that leaves stages idle least.
 //!
-//! The backward of a stage is two tasks: the gradient that the stage before waits for, and those of
-//! its own weights, for which nobody waits. The second fills the times at which a stage would idle.
-//! Source: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241 (its schedule H1). What
-//! is sent takes time too. So stages work on a few batches more than there are stages, and nobody
-//! waits for what is on its way.
+//! The backward of a stage is two tasks. One is the gradient that the stage before waits for. The
+//! other has the gradients of the stage's own weights, for which nobody waits. It fills the times
+//! at which a stage would idle. Source: Qi et al., "Zero bubble pipeline parallelism",
+//! arXiv:2401.10241 (its schedule H1). Sends take time too. So stages work on a few batches more
+//! than there are stages, and nobody waits for a value that is on its way.
 
-/// What a stage does with a batch.
+/// Work of a stage on a batch.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Task {
     /// The forward.

@@ -28,8 +28,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The dense operand. Of a constant there is one for all collectives: those in which this rank
-    /// only receives are many.
+    /// The dense operand. A constant has one for all collectives: those in which this rank only
+    /// receives are many.
     fn operand_for_ranks(&mut self, node: &Node) -> View {
         let view = self.locate(node.operands[0]);
         if is_dense(&view) || !self.is_fixed(view.slot) {

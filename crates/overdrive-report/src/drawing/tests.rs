@@ -60,7 +60,7 @@ fn labels_of_a_front_neither_overlap_nor_are_cut() {
         name: format!("sparse24-magnitude-{i}"),
         cost: 0.3 + 0.02 * f64::from(i),
         lost: [0.1, 0.0, 0.2],
-        on_front: i % 3 == 0,
+        on_front: i.is_multiple_of(3),
     };
     let forms: Vec<FrontPoint> = (0..40).map(named).collect();
     let chart = front(&forms, "time", "points").unwrap();

@@ -1,7 +1,7 @@
 //! A training step in stages: each rank holds a run of layers, and several batches are under way.
 //! Its scaling is strong: one rank takes the same batches, one after another.
 
-use super::joint::{Joint, Judge, Split, of_graph, of_shards};
+use super::joint::{Joint, Judge, Split, of_shards};
 use super::training::{ROUNDINGS, Training, of_training, samples};
 use overdrive_bench::case::Workload;
 use overdrive_bench::failure::Failure;

@@ -64,14 +64,19 @@ fn every_case_agrees_and_has_what_reports_read() {
         assert!(agrees || (is_step && ranks == 1.0), "{name}");
         assert_eq!(quantities.contains_key("efficiency_percent"), ranks > 1.0, "{name}");
         assert_eq!(quantities.contains_key("efficiency_percent.low"), ranks > 1.0, "{name}");
-        let is_apart = record.case.configuration.variant.as_deref() == Some("nothing exchanged");
-        let exchanges = ranks > 1.0 && !is_apart;
+        let is = |variant| record.case.configuration.variant.as_deref() == Some(variant);
+        let exchanges = ranks > 1.0 && !is("nothing exchanged");
         assert_eq!(quantities["collectives_ns"] > 0.0, exchanges, "{name}");
         assert!(quantities["planned_bytes_a_rank"] > 0.0, "{name}");
         let items = measurement.work.as_ref().and_then(|work| work.items.clone());
         let tokens = items.expect("cases count tokens").per_call as f64;
         let whole = record.case.workload.dimensions["T"] as f64;
-        assert_eq!(tokens, if is_step { whole * ranks } else { whole }, "{name}");
+        let windows = match is_step {
+            true if is("pipeline") => 3.0,
+            true => ranks,
+            false => 1.0,
+        };
+        assert_eq!(tokens, whole * windows, "{name}");
     }
     let moments = |variant: &str, ranks: f64| {
         let of = |record: &&overdrive_bench::record::Record| {

@@ -67,8 +67,7 @@ impl Prediction {
         let fabric = named(fabric)?;
         let batch = samples(whole)?;
         let samples = batch / parts(mesh);
-        let one_batch = planner.one_rank(samples)?.seconds(planner.target.description());
-        let estimated = one_batch * planner.batches() as f64;
+        let estimated = planner.one_rank(samples)?.seconds(planner.target.description());
         let one_rank_seconds = arguments.step_ms.map_or(estimated, |ms| ms / 1e3);
         let work_factor = one_rank_seconds / estimated;
         let predictor = Predictor { planner, fabric, samples, one_rank_seconds, work_factor };
@@ -197,11 +196,11 @@ impl Predictor<'_> {
 }
 
 impl Planner<'_> {
-    /// The plan of a batch that one rank takes alone, with as much memory as it needs.
+    /// The plan of the batches that one rank takes alone, with as much memory as it needs.
     fn one_rank(&self, samples: usize) -> Result<Plan, Failure> {
         let batch =
             u32::try_from(samples).map_err(|error| Failure::bad_input(error.to_string()))?;
-        let (graph, tuning) = (self.model.at_batch(Some(batch))?.1, Tuning::default());
+        let (graph, tuning) = (self.model.of_batches(batch, self.batches())?, Tuning::default());
         overdrive::passes::plan(&graph, self.mode, self.target, &tuning).map_err(Failure::bad_input)
     }
 }

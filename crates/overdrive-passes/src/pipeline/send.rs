@@ -1,0 +1,15 @@
+//! Which nodes send values from stage to stage.
+
+use super::label::is_gradient;
+use overdrive_ir::{Axis, Mesh, Node, Prim};
+
+/// Whether a primitive sends between stages.
+pub(crate) fn is_send(prim: &Prim) -> bool {
+    let axis = Axis::from(Mesh::PIPELINE);
+    matches!(prim, Prim::Permute { channel, .. } if channel.group.size(&axis) > 1)
+}
+
+/// Whether a node sends to a later stage.
+pub(crate) fn sends_on(node: &Node) -> bool {
+    node.op.prim().is_some_and(is_send) && !is_gradient(&node.scope)
+}
