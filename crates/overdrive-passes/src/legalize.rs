@@ -44,11 +44,12 @@ pub fn to_primitives(graph: &Graph) -> Result<Graph, GraphError> {
 /// updates of all parameters share the numbers that depend on the step alone; each would be a loop.
 /// Other work inside loops is not merged, since loops recompute it cheaply.
 pub(crate) fn share(graph: &Graph) -> Result<Graph, GraphError> {
-    merge(graph, |graph, node| {
+    let kinds = |graph: &Graph, node: &Node| {
         let Some(op) = expanded_from(&node.scope) else { return false };
         let is_number = node.results.iter().all(|v| graph.ty(*v).elements() == 1);
         op == QuantizedLinear::NAME || node.op.prim().is_none() || is_number
-    })
+    };
+    merge(graph, kinds, |_| None)
 }
 
 /// Opens the last part of the scope of a node that a composite was expanded into.

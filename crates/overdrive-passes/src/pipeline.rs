@@ -201,6 +201,15 @@ impl Stages {
                 remedy: "leave `pipeline` out of the mesh".into(),
             });
         }
+        let is_taken = |node: &&Node| Label::of(&node.scope).is_some() || is_gradient(&node.scope);
+        if let Some(node) = graph.nodes().iter().find(is_taken) {
+            return Err(ShardError::Annotation {
+                value: format!("scope `{}`", node.scope),
+                expected: "scopes without `grad` and without labels, along `pipeline`".into(),
+                found: "one that reads as a batch of a stage, or as a gradient".into(),
+                remedy: "rename the nodes of the model, or leave `pipeline` out of the mesh".into(),
+            });
+        }
         let b = Builder::new(graph.name());
         let at = places(graph, &self.homes);
         let mut line = Line { b: &b, stages: self.count, known: BTreeMap::new(), at };

@@ -7,6 +7,7 @@
 
 use crate::bind::{bind, dimension_names};
 use crate::cse::merge;
+use crate::pipeline::batch;
 use crate::rebuild::{NodeToCopy, rebuild, regions};
 use overdrive_ir::{
     Convolution, DType, Dim, DotGeneral, Expr, Graph, GraphError, Node, Operation, Prim,
@@ -81,8 +82,10 @@ pub(crate) fn precision_of(
             .map(|each| each.0.0.convert(back(each)))
             .collect())
     })?;
-    // Several contractions of one value round it once, and where it is made.
-    merge(&early(&cast)?, |_, node| matches!(node.op.prim(), Some(Prim::Convert { .. })))
+    // Several contractions of one value round it once, and where it is made. Those of several
+    // batches of a pipeline do not, so that their gradients are added in the wider format.
+    let converts = |_: &Graph, node: &Node| matches!(node.op.prim(), Some(Prim::Convert { .. }));
+    merge(&early(&cast)?, converts, batch)
 }
 
 /// The graph with conversions before the views that they follow. The op that makes the value then

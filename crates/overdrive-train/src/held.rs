@@ -267,21 +267,17 @@ impl Held {
     }
 
     /// The rank that writes the part of a state that `rank` holds. Those that hold the same part
-    /// take turns by the number of the state, so that none has to write all. If nothing is split,
-    /// rank 0 writes all, and no other rank needs its disk.
-    pub(crate) fn writer(
-        &self,
-        (name, number): (&str, usize),
-        own: &TensorType,
-        rank: usize,
-    ) -> usize {
+    /// take turns by the number of the state among all, so that none has to write all. If nothing
+    /// is split, rank 0 writes all, and no other rank needs its disk.
+    pub(crate) fn writer(&self, name: &str, own: &TensorType, rank: usize) -> usize {
         let Some(sharded) = self.sharded.as_ref().filter(|_| self.is_split()) else { return 0 };
         let of_rank = |rank| self.region(name, own, rank);
         let held = of_rank(rank);
         let holders = (0..sharded.mesh.ranks())
             .filter(|other| self.holder(name, *other) == *other && of_rank(*other) == held);
         let holders: Vec<usize> = holders.collect();
-        holders[number % holders.len()]
+        let number = sharded.graph.states().iter().position(|state| state.name == name);
+        holders[number.unwrap_or_default() % holders.len()]
     }
 
     /// This rank's part of a whole state.

@@ -56,7 +56,7 @@ pub use loss::with_loss;
 pub use moments::Moments;
 pub use optimizer::Optimizer;
 pub use quantize_aware::{Tuned, quantize_aware};
-pub use ranks::{DATA, sharded_step, step_of_one_rank};
+pub use ranks::{DATA, sharded_step};
 pub use recipe::{Augmentation, EarlyStop, LossScaling, Recipe};
 pub use recipes::{
     fine_tuning, fine_tuning_of_classes, gate_training, recipe_of, tuning_of, tuning_of_published,

@@ -291,26 +291,12 @@ fn of_batch(whole: &Graph, mesh: &Mesh) -> Result<Shardings, TrainError> {
     Ok(shardings)
 }
 
-/// The part of a training step that the first of many ranks computes, with the states that it
-/// holds. No rank has to be there: this is for looking at its plan.
+/// The step of the whole batch, split over ranks that train together.
 ///
 /// # Errors
 /// When the mesh has an axis that training does not know, or does not divide the batch or the
 /// positions of its samples. With compression, when batches are not split. With an exchange of the
 /// context, when positions are not split, or its groups do not divide the heads.
-pub fn step_of_one_rank(
-    whole: &Graph,
-    mesh: &Mesh,
-    sharing: impl Into<Sharing>,
-    compression: Option<Compression>,
-) -> Result<Graph, TrainError> {
-    Ok(sharded_step(whole, mesh, sharing, compression)?.placed(0)?)
-}
-
-/// The step of the whole batch, split over ranks that train together.
-///
-/// # Errors
-/// As [`step_of_one_rank`].
 pub fn sharded_step(
     whole: &Graph,
     mesh: &Mesh,

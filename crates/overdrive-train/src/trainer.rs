@@ -171,10 +171,18 @@ impl<'a> Trainer<'a> {
             if recipe.steps >= STEPS_WORTH_TUNING {
                 backend.tune(&graph, backend.description().fastest_mode(), &mut tuning)?;
                 // Values that every rank computes for itself have the same bits only by the same
-                // kernels.
+                // kernels. Stages bring those of their own.
                 let own = serde_json::to_vec(&tuning.choices).expect("choices are plain data");
-                let first = ranks.of_first("the choices of kernels", own)?;
-                tuning.choices = serde_json::from_slice(&first).expect("choices, as written");
+                ranks.share("the choices of kernels", &own, |rank, bytes| {
+                    let of_rank: BTreeMap<String, Choice> =
+                        serde_json::from_slice(bytes).expect("choices, as written");
+                    if rank == 0 {
+                        tuning.choices.clear();
+                    }
+                    for (name, choice) in of_rank {
+                        tuning.choices.entry(name).or_insert(choice);
+                    }
+                })?;
             }
             Ok::<_, TrainError>(Compiled::new(backend, graph, &tuning)?)
         };
@@ -367,8 +375,8 @@ impl<'a> Trainer<'a> {
     /// The parts of the snapshot that this rank writes to a checkpoint.
     pub(crate) fn state_parts(&self) -> Result<StateParts, TrainError> {
         let mut parts = StateParts::new();
-        for (number, name) in self.changing.iter().enumerate() {
-            if self.writes(name, number) {
+        for name in &self.changing {
+            if self.writes(name) {
                 let tensor = self.backend.download(&self.state.buffers[name])?;
                 parts.insert(name.clone(), self.as_part(name, tensor));
             }
@@ -379,18 +387,18 @@ impl<'a> Trainer<'a> {
     /// The parts of these states that this rank writes, of those that it holds.
     pub(crate) fn parts_of(&self, held: &Tensors) -> StateParts {
         let mut parts = StateParts::new();
-        for (number, (name, tensor)) in held.iter().enumerate() {
-            if self.writes(name, number) {
+        for (name, tensor) in held {
+            if self.writes(name) {
                 parts.insert(name.clone(), self.as_part(name, tensor.clone()));
             }
         }
         parts
     }
 
-    /// Whether this rank writes its part of a state, which has this number.
-    fn writes(&self, name: &str, number: usize) -> bool {
+    /// Whether this rank writes its part of a state.
+    fn writes(&self, name: &str) -> bool {
         let (own, rank) = (&self.state.buffers[name].ty, self.ranks.rank());
-        self.held.writer((name, number), own, rank) == rank
+        self.held.writer(name, own, rank) == rank
     }
 
     fn as_part(&self, name: &str, tensor: Tensor) -> StatePart {

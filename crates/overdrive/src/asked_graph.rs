@@ -38,32 +38,21 @@ impl<'a> AskedModel<'a> {
         self.of_ranks(batch, (&Mesh::default(), 1))
     }
 
-    /// The same; a training step is for ranks of this mesh, and takes so many batches.
+    /// The same; a training step is for ranks of this mesh, and takes so many batches. One stage
+    /// takes them one after another.
     pub(crate) fn of_ranks(
         &self,
         batch: Option<u32>,
         (mesh, accumulate): (&Mesh, usize),
     ) -> Result<(Workload, Graph), Failure> {
         let step = |forward: &Graph, recipe: &train::Recipe| {
+            if accumulate > 1 && mesh.size(&Mesh::PIPELINE.into()) == 1 {
+                let one = Stages::divide(forward, 1)?.pipeline(forward, accumulate)?;
+                return training_step(&one, recipe);
+            }
             let recipe = train::Recipe { accumulate, ..recipe.clone() };
             training_step_on(forward, &recipe, mesh)
         };
-        self.stepped(batch, &step)
-    }
-
-    /// The training step of one rank that takes so many batches one after another, in one graph.
-    pub(crate) fn of_batches(&self, batch: u32, batches: usize) -> Result<Graph, Failure> {
-        let step = |forward: &Graph, recipe: &train::Recipe| {
-            training_step(&Stages::divide(forward, 1)?.pipeline(forward, batches)?, recipe)
-        };
-        Ok(self.stepped(Some(batch), &step)?.1)
-    }
-
-    fn stepped(
-        &self,
-        batch: Option<u32>,
-        step: &MakeStep<'_>,
-    ) -> Result<(Workload, Graph), Failure> {
         let Self { subject, model } = self;
         let batch = batch.map(|n| model.batch(n)).transpose()?;
         let workload = model.bind(&subject.shapes.iter().cloned().chain(batch).collect())?;
@@ -74,7 +63,7 @@ impl<'a> AskedModel<'a> {
                      inference, so leave out one of the two"
                 )));
             }
-            let workload = trained(workload, subject, step)?;
+            let workload = trained(workload, subject, &step)?;
             let graph = workload.graph.clone();
             return Ok((workload, graph));
         }

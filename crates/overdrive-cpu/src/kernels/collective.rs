@@ -121,6 +121,8 @@ impl Collective {
         }
         let joined: Vec<u8>;
         let bytes = match self.parts.as_slice() {
+            // Nobody looks at the bytes of a rank that only receives.
+            _ if !self.shows() => &[],
             [one] => operand(one),
             several => {
                 joined = several.iter().map(operand).collect::<Vec<_>>().concat();
@@ -129,12 +131,26 @@ impl Collective {
         };
         let exchange = Exchange { group: &self.group, what: &self.what, bytes };
         self.communicator.share(&exchange, &mut |member, mut shown| {
+            if let Prim::Permute { pairs, .. } = &self.prim {
+                if pairs.contains(&(self.positions[member], self.position)) {
+                    result(&self.parts[0]).copy_from_slice(shown);
+                }
+                return;
+            }
             for part in &self.parts {
                 let (own, rest) = shown.split_at(part.operand.1);
                 self.take(member, own, result(part));
                 shown = rest;
             }
         })
+    }
+
+    /// Whether another rank takes what this one shows.
+    fn shows(&self) -> bool {
+        match &self.prim {
+            Prim::Permute { pairs, .. } => pairs.iter().any(|(from, _)| *from == self.position),
+            _ => true,
+        }
     }
 
     /// Adds the bytes that a member shows to the result.
@@ -153,11 +169,6 @@ impl Collective {
                 let block = size / self.group.len();
                 let mine = &shown[self.position * block..][..block];
                 result[member * block..][..block].copy_from_slice(mine);
-            }
-            Prim::Permute { pairs, .. } => {
-                if pairs.contains(&(self.positions[member], self.position)) {
-                    result.copy_from_slice(shown);
-                }
             }
             other => unreachable!("`{}` is no collective", Operation::Prim(other.clone()).name()),
         }

@@ -15,7 +15,7 @@
 use crate::meeting_order::keeps_order;
 use crate::pipeline::is_send;
 use overdrive_ir::Prim;
-use overdrive_ir::plan::{Plan, Slot, SlotId, Step, StepKind};
+use overdrive_ir::plan::{Plan, Slot, SlotId, SlotPlace, Step, StepKind};
 use std::collections::BTreeSet;
 
 /// Gathered values that wait for their reader, or operands of reduce-scatters under way, however
@@ -54,7 +54,9 @@ impl Held {
 /// the start of one.
 fn scattered(slots: &[Slot], step: &Step) -> Held {
     let StepKind::CollectiveStart { prim } = &step.kind else { return Held::default() };
-    match matches!(prim, Prim::ReduceScatter { .. }) || is_send(prim) {
+    // A stage that only receives has a constant for its operand.
+    let is_own = matches!(slots[step.reads[0].0 as usize].place, SlotPlace::Arena { .. });
+    match matches!(prim, Prim::ReduceScatter { .. }) || is_send(prim) && is_own {
         true => Held::of(slots, step.reads[0]),
         false => Held::default(),
     }

@@ -7,6 +7,7 @@ use super::label::{Label, is_gradient};
 use super::schedule::{LENGTH, Task, schedule};
 use super::send::is_send;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, Origin, Prim, Value};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// The graph of stage `own`: what a batch needs before what the next one does.
@@ -33,6 +34,10 @@ pub(super) fn ordered(graph: &Graph, stages: usize, own: usize) -> Result<Graph,
         let of = sends.iter().filter(move |(s, _)| s.batch.is_none() && s.is_gradient == gradient);
         let mut of: Vec<(Send, usize)> = of.copied().collect();
         of.sort_unstable();
+        // Gradients go down the stages, and one may need what a later stage sent.
+        if gradient {
+            of.sort_by_key(|(send, _)| Reverse(send.source));
+        }
         of.into_iter().map(|(_, index)| index)
     };
     shared(false).for_each(|index| order.emit(vec![index]));

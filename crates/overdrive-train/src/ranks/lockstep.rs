@@ -132,7 +132,7 @@ fn meshes_that_training_does_not_know_are_errors() {
     let whole = step(&Recipe { batch: B, ..Recipe::default() });
     let error = |mesh: &str, sharing: Sharing| {
         let mesh: Mesh = mesh.parse().unwrap();
-        step_of_one_rank(&whole, &mesh, sharing, None).unwrap_err().to_string()
+        sharded_step(&whole, &mesh, sharing, None).unwrap_err().to_string()
     };
     let found = error("data=2,expert=2", Sharing::default());
     assert!(

@@ -25,6 +25,13 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     let model = AskedModel::load(&arguments.subject)?;
     let mesh = arguments.mesh.clone().unwrap_or_default();
     let batches = arguments.accumulate as usize;
+    if batches > 1 && !mesh.axes.iter().any(|(axis, _)| *axis == Mesh::PIPELINE.into()) {
+        return Err(Failure::bad_input(format!(
+            "--accumulate {batches}: expected stages that work on several batches at once, found \
+             the mesh {mesh}; add `pipeline` to --mesh, or leave --accumulate out: the plan of a \
+             batch is then the same for each"
+        )));
+    }
     let (workload, whole) = model.of_ranks(arguments.subject.batch, (&mesh, batches))?;
     let (described, opened);
     let target: &dyn Target = match arguments.gpu {
@@ -54,10 +61,8 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     let (plan, changes) =
         overdrive::passes::explain(part.unwrap_or(&whole), mode, target, &planner.tuning)
             .map_err(Failure::bad_input)?;
-    let plans = match parts.as_ref().filter(|parts| parts.len() > 1) {
-        Some(_) => planner.plans(&whole, &mesh)?,
-        None => vec![plan.clone()],
-    };
+    let mut plans = vec![plan.clone()];
+    plans.extend(planner.plans(parts.iter().flatten().skip(1))?);
     let meant = arguments.mesh.as_ref().zip(arguments.fabric.as_ref());
     let predict = |(mesh, fabric): (&Mesh, &String)| {
         Prediction::new(&planner, (&whole, mesh, &plans), fabric)

@@ -185,6 +185,12 @@ fn stages_are_planned_and_predicted_together() {
     let all: u64 = stages.iter().map(states).sum();
     let one = whole["memory"]["state_bytes"][0].as_u64().unwrap();
     assert!((all as f64 / one as f64 - 1.0).abs() < 0.01, "{all} of {one}");
+    let rows = json("--mesh pipeline=2 --accumulate 8 --scale 1,2");
+    let efficiency = |row: usize| rows["predicted"]["scale"][row]["efficiency"].as_f64().unwrap();
+    assert!((efficiency(0) - 1.0).abs() < 1e-9, "one stage is one rank: {rows}");
+    assert!(efficiency(1) < 1.0, "{rows}");
+    let refused = folder.line(&format!("{line} --mesh data=2 --accumulate 8"));
+    refused.ends(2, &["--accumulate 8: expected stages", "found the mesh data=2", "`pipeline`"]);
     let refused = folder.line(&format!("{line} --mesh pipeline=4096"));
     refused.ends(2, &["expected layers for 4096 stages", "use a mesh whose `pipeline` is at most"]);
 }

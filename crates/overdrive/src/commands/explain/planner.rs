@@ -28,17 +28,19 @@ impl Planner<'_> {
         self.arguments.accumulate as usize
     }
 
-    /// The plans of the ranks of a mesh that differ: one for each stage, if it has several.
-    pub(super) fn plans(&self, whole: &Graph, mesh: &Mesh) -> Result<Vec<Plan>, Failure> {
-        let parts = self.parts(whole, mesh)?;
+    /// The plans of graphs.
+    pub(super) fn plans<'g>(
+        &self,
+        parts: impl Iterator<Item = &'g Graph>,
+    ) -> Result<Vec<Plan>, Failure> {
         let plan = |part: &Graph| {
             overdrive::passes::plan(part, self.mode, self.target, &self.tuning)
                 .map_err(Failure::bad_input)
         };
-        parts.iter().map(plan).collect()
+        parts.map(plan).collect()
     }
 
-    /// The graphs of those ranks.
+    /// The graphs of the ranks of a mesh that differ: one for each stage, if it has several.
     pub(super) fn parts(&self, whole: &Graph, mesh: &Mesh) -> Result<Vec<Graph>, Failure> {
         let states = self.arguments.shard.map_or(Shards::Nothing, Shards::from);
         let sharing = Sharing { states, context: self.arguments.context };

@@ -168,7 +168,8 @@ impl Predictor<'_> {
             return Err(refused(Failure::bad_input(text)));
         }
         let whole = self.planner.whole(self.samples * parts(&mesh), &mesh).map_err(refused)?;
-        let plans = self.planner.plans(&whole, &mesh).map_err(refused)?;
+        let parts = self.planner.parts(&whole, &mesh).map_err(refused)?;
+        let plans = self.planner.plans(parts.iter()).map_err(refused)?;
         self.step(&mesh, &plans).map_err(refused)
     }
 
@@ -198,9 +199,7 @@ impl Predictor<'_> {
 impl Planner<'_> {
     /// The plan of the batches that one rank takes alone, with as much memory as it needs.
     fn one_rank(&self, samples: usize) -> Result<Plan, Failure> {
-        let batch =
-            u32::try_from(samples).map_err(|error| Failure::bad_input(error.to_string()))?;
-        let (graph, tuning) = (self.model.of_batches(batch, self.batches())?, Tuning::default());
+        let (graph, tuning) = (self.whole(samples, &Mesh::default())?, Tuning::default());
         overdrive::passes::plan(&graph, self.mode, self.target, &tuning).map_err(Failure::bad_input)
     }
 }
