@@ -88,13 +88,19 @@ pub fn draw(charts: &[Chart]) -> Result<Vec<Picture>, DrawError> {
 pub fn draw_narrow(charts: &[Chart]) -> Result<Vec<String>, DrawError> {
     let all = || -> Result<Vec<String>, DrawError> {
         let engine = Engine::new(STACK_BYTES / 2).map_err(|reason| failed("all", reason))?;
-        charts.iter().map(|chart| svg(&engine, chart, NARROW)).collect()
+        charts.iter().map(|chart| Ok(apart(&svg(&engine, chart, NARROW)?))).collect()
     };
     thread::scope(|scope| {
         let engine = thread::Builder::new().name("charts".into()).stack_size(STACK_BYTES);
         let drawn = engine.spawn_scoped(scope, all).map_err(|error| failed("all", error))?;
         drawn.join().expect("the engine's thread reports its failures and does not panic")
     })
+}
+
+/// The picture with other ids. Both pictures of a chart stand in one page, and a reference would
+/// find the first one's part, which is hidden.
+fn apart(svg: &str) -> String {
+    svg.replace("\"zr", "\"narrow-zr").replace("#zr", "#narrow-zr").replace(".zr", ".narrow-zr")
 }
 
 fn svg(engine: &Engine, chart: &Chart, width: u32) -> Result<String, DrawError> {

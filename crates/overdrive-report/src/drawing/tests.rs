@@ -66,6 +66,7 @@ fn labels_of_a_front_neither_overlap_nor_are_cut() {
     let chart = front(&forms, "time", "points").unwrap();
     let full = draw(std::slice::from_ref(&chart)).unwrap().remove(0).svg;
     let narrow = draw_narrow(std::slice::from_ref(&chart)).unwrap().remove(0);
+    assert!(full.contains("\"zr") && !narrow.contains("\"zr"), "one page has both");
     for (svg, width) in [(full, WIDTH), (narrow, NARROW)] {
         assert!(svg.contains(&format!("viewBox=\"0 0 {width} ")), "{width}");
         let mut labels = texts(&svg);
@@ -79,5 +80,16 @@ fn labels_of_a_front_neither_overlap_nor_are_cut() {
         // A letter takes less than 6 pixels.
         let end = |(x, _, said): &(f64, f64, String)| x + 6.0 * said.len() as f64;
         assert!(labels.iter().all(|label| end(label) <= f64::from(width)), "{width}: {labels:?}");
+    }
+}
+
+#[test]
+fn references_of_a_second_picture_are_to_its_own_parts() {
+    let svg = "<g id=\"zr0-c0\"/><path class=\"zr0-s\" clip-path=\"url(#zr0-c0)\"/>.zr0-s:hover{}";
+    let found = apart(svg);
+    for name in
+        ["id=\"narrow-zr0-c0\"", "url(#narrow-zr0-c0)", "\"narrow-zr0-s\"", ".narrow-zr0-s:"]
+    {
+        assert!(found.contains(name), "{found}");
     }
 }

@@ -12,7 +12,7 @@ use crate::cli::Train;
 use crate::failure::Failure;
 use crate::invoked::{command_line, command_with};
 use crate::skipped_tiles::{Changed, note_left_behind};
-use crate::terminal::say;
+use crate::terminal::{note, say};
 use crate::training::{Watch, record};
 use crate::{devices, model};
 use failure::failure;
@@ -22,6 +22,7 @@ use overdrive::bench::json::to_json;
 use overdrive::bench::results::Results;
 use overdrive::files::{Place, PlaceRequest};
 use overdrive::formats::{ModelFolder, huggingface};
+use overdrive::ir::Mesh;
 use overdrive::train::{Checkpoint, DATA, Ending, Fit, Shards, Sharing, TrainError, fit};
 use overdrive_process::Stop;
 use std::path::{Path, PathBuf};
@@ -52,6 +53,14 @@ fn train_alone_or_as(
     let place = is_first.then(|| place(arguments)).transpose()?;
     if let (true, Some(model)) = (is_first, &arguments.model) {
         note_left_behind(model, Changed::Trained(&arguments.out));
+    }
+    let stages = arguments.ranks.mesh.as_ref().map_or(1, |mesh| mesh.size(&Mesh::PIPELINE.into()));
+    if is_first && stages > arguments.accumulate as usize {
+        note!(
+            "note: {stages} stages wait for each other, since a step has {} of their batches; \
+             --accumulate with several times {stages} keeps all of them busy",
+            arguments.accumulate
+        );
     }
     let checkpoint = checkpoint(&arguments.out)?;
     let task = TrainingRun::open(arguments)?;

@@ -90,6 +90,8 @@ fn stages_give_the_weights_of_one() {
         folder.line(&line).ends(0, &[&format!("model: {model}")]);
         same(&states(&folder, "one"), &states(&folder, &model));
     }
+    let alone = format!("{TRAIN} --steps 1 --nproc 2 --mesh pipeline=2 -o idle");
+    folder.line(&alone).ends(0, &["2 stages wait for each other, since a step has 1 of"]);
     let line = format!("{line} --nproc 2 --mesh pipeline=2 -o other");
     folder.line(&format!("{line} --precision fp8")).ends(2, &["without codes of fp8", "bf16"]);
 }
