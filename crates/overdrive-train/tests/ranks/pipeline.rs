@@ -2,48 +2,30 @@
 //!
 //! Long because each way to combine stages is compared with the same run of one rank.
 
-#![allow(clippy::unwrap_used)]
-
+use crate::runs::{self, Beside, PATIENCE, ROUNDING, Task, alone, close, held, of_rank, on, same};
 use overdrive_cpu::CpuBackend;
-use overdrive_formats::Tensors;
-use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::eval::{States, eval};
-use overdrive_ir::plan::Space;
 use overdrive_ir::{
-    Array, Backend, BackendError, Buffer, Builder, Communicator, DType, Expr, Graph, Init, Mesh,
-    Plan, Prim, State, Tensor, TensorType, Tuning,
+    Array, Backend, BackendError, Buffer, Builder, DType, Expr, Graph, Init, Mesh, Prim, State,
+    Tensor, TensorType, Tuning,
 };
 use overdrive_models::find;
 use overdrive_passes::{bind, to_f64};
 use overdrive_ranks::run;
-use overdrive_train::data::{Dataset, Parts, Subset, Target, books, digits};
+use overdrive_train::data::{Dataset, Parts, Subset, Target, books};
 use overdrive_train::{
-    Checkpoint, EarlyStop, Evaluation, Fit, Fitted, Formats, Observer, Recipe, Shards, Sharing,
-    StepReport, TrainError, fit, sharded_step, training_step, training_step_on, with_loss,
+    Checkpoint, EarlyStop, Formats, Recipe, Shards, Sharing, sharded_step, training_step,
+    training_step_on, with_loss,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-/// Longer than any test waits.
-const PATIENCE: Duration = Duration::from_secs(300);
-
-#[derive(Clone)]
-struct Task {
-    model: Graph,
-    parts: Parts,
-    recipe: Recipe,
-}
-
+/// The digits in several batches a step.
 fn of_digits() -> Task {
-    let model = (find("digits-mlp").unwrap().build)().unwrap();
-    let parts = Dataset::Samples(digits()).parts(&model, 0).unwrap();
     let recipe =
         Recipe { steps: 4, batch: 12, accumulate: 3, evaluate_every: 2, ..Recipe::default() };
-    Task { model, parts, recipe }
+    Task { recipe, ..runs::of_digits() }
 }
 
 /// A transformer whose output layer is its table of tokens.
@@ -55,92 +37,6 @@ fn of_text() -> Task {
         Recipe { steps: 2, batch: 4, accumulate: 4, evaluate_every: 2, ..Recipe::default() };
     Task { model, parts: Parts { validation, ..parts }, recipe }
 }
-
-#[derive(Default)]
-struct Watch {
-    peak: u64,
-    recomputed: usize,
-    losses: Vec<f64>,
-    norms: Vec<f64>,
-    validation: Vec<Evaluation>,
-    last: Option<u64>,
-    states: u64,
-    flops: u64,
-}
-
-impl Observer for Watch {
-    fn planned(&mut self, plan: &Plan, memory: &MemoryReport, flops: u64) {
-        (self.states, self.flops) = (memory.state_bytes, flops);
-        self.peak = plan.peak_bytes(Space::MAIN);
-        self.recomputed = plan.notes.iter().filter(|note| note.is_recomputed_for_memory()).count();
-    }
-
-    fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
-        self.losses.push(report.loss);
-        self.norms.push(report.grad_norm);
-        match self.last {
-            Some(last) if report.step >= last => ControlFlow::Break(()),
-            _ => ControlFlow::Continue(()),
-        }
-    }
-
-    fn evaluated(&mut self, _: u64, evaluation: &Evaluation) {
-        self.validation.push(evaluation.clone());
-    }
-}
-
-#[derive(Copy, Clone, Default)]
-struct Beside<'a> {
-    resume: Option<&'a Checkpoint>,
-    checkpoint: Option<&'a Path>,
-    memory_limit: Option<u64>,
-    last: Option<u64>,
-    sharing: Sharing,
-}
-
-type Outcome = Result<(Fitted, Watch), TrainError>;
-
-fn of_rank(task: &Task, ranks: Option<Arc<dyn Communicator>>, beside: Beside<'_>) -> Outcome {
-    let backend = CpuBackend::new(Some(1)).unwrap();
-    let backend = match &ranks {
-        Some(communicator) => backend.on(Arc::clone(communicator)),
-        None => backend,
-    };
-    let Beside { resume, checkpoint, memory_limit, last, sharing } = beside;
-    let mut watch = Watch { last, ..Watch::default() };
-    let run = Fit::anew((&backend, &task.model), &task.recipe, &task.parts);
-    let run = Fit { resume, checkpoint, memory_limit, ranks: ranks.as_deref(), sharing, ..run };
-    let fitted = fit(&run, &mut watch)?;
-    Ok((fitted, watch))
-}
-
-fn on(task: &Task, mesh: &str, beside: Beside<'_>) -> Vec<(Fitted, Watch)> {
-    let mesh: Mesh = mesh.parse().unwrap();
-    let all = run(&mesh, PATIENCE, |rank| of_rank(task, Some(rank), beside));
-    all.into_iter().map(|result| result.unwrap_or_else(|e| panic!("{mesh}: {e}"))).collect()
-}
-
-fn alone(task: &Task) -> (Fitted, Watch) {
-    of_rank(task, None, Beside::default()).unwrap()
-}
-
-fn close(name: &str, expected: &[f64], found: &[f64], within: f64) {
-    assert_eq!(expected.len(), found.len(), "{name}");
-    for (a, b) in expected.iter().zip(found) {
-        assert!((a - b).abs() <= within * (1.0 + a.abs()), "{name}: expected {a}, found {b}");
-    }
-}
-
-fn same(expected: &Tensors, found: &Tensors, within: f64) {
-    assert_eq!(expected.keys().collect::<Vec<_>>(), found.keys().collect::<Vec<_>>());
-    for (name, tensor) in expected {
-        close(name, &tensor.to_f64(), &found[name].to_f64(), within);
-    }
-}
-
-/// Adam divides by the root of squares: the last bits of a gradient move a weight by more than its
-/// own last bits.
-const ROUNDING: f64 = 2e-5;
 
 #[test]
 fn stages_learn_what_one_rank_learns() {
@@ -159,7 +55,7 @@ fn stages_learn_what_one_rank_learns() {
                 close("validation", &one.losses, &of_all.losses, 1e-3);
                 assert_eq!(one.hits, of_all.hits);
             }
-            assert!(watch.states < watched.states, "{mesh}: a stage holds less than the model");
+            assert!(held(watch) < held(&watched), "{mesh}: a stage holds less than the model");
             let flops = watch.flops as f64 / watched.flops as f64;
             assert!((0.9..1.2).contains(&flops), "{mesh}: {flops} of the work of one rank");
         }
@@ -175,11 +71,11 @@ fn a_table_at_both_ends_is_held_by_one_stage() {
     let all = on(&task, "pipeline=4", Beside::default());
     same(&expected.parameters, &all[0].0.parameters, 1e-4);
     close("loss", &watched.losses, &all[0].1.losses, 1e-5);
-    let states: u64 = all.iter().map(|(_, watch)| watch.states).sum();
+    let states: u64 = all.iter().map(|(_, watch)| held(watch)).sum();
     // Each has its own count of updates.
-    assert!(states <= watched.states + 4 * 8, "{states} bytes of {}", watched.states);
-    let largest = all.iter().map(|(_, watch)| watch.states).max().unwrap();
-    assert!(2 * largest < watched.states, "{largest} bytes of {}", watched.states);
+    assert!(states <= held(&watched) + 4 * 8, "{states} bytes of {}", held(&watched));
+    let largest = all.iter().map(|(_, watch)| held(watch)).max().unwrap();
+    assert!(2 * largest < held(&watched), "{largest} bytes of {}", held(&watched));
 }
 
 /// Stages compute values again, each its own, and bits stay.

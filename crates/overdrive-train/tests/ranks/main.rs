@@ -1,128 +1,36 @@
-//! Data parallel training: several ranks learn what one learns from the same batches.
+//! Several ranks learn what one learns from the same batches.
 //!
 //! Long because each way to share out the work is compared with the same run of one rank.
 
 #![allow(clippy::unwrap_used)]
 
-use overdrive_cpu::CpuBackend;
+mod pipeline;
+mod runs;
+
 use overdrive_formats::Tensors;
-use overdrive_ir::backend::MemoryReport;
-use overdrive_ir::{Axis, Communicator, DType, Graph, Mesh, Node, Plan, Prim, Sharding};
+use overdrive_ir::{Axis, Communicator, DType, Mesh, Node, Prim, Sharding};
 use overdrive_models::find;
 use overdrive_passes::{ContextExchange, bind, shard};
 use overdrive_ranks::run;
-use overdrive_train::data::{Dataset, Parts, Target, books, digits};
+use overdrive_train::data::{Dataset, Parts, Target, books};
 use overdrive_train::{
-    Checkpoint, Ending, Evaluation, Fit, Fitted, Formats, Moments, Observer, Recipe, Shards,
-    Sharing, StepReport, TrainError, fit, training_step, with_loss,
+    Checkpoint, Ending, Fitted, Formats, Moments, Recipe, Shards, Sharing, TrainError,
+    training_step, with_loss,
 };
-use std::ops::ControlFlow;
+use runs::{
+    Beside, Outcome, PATIENCE, ROUNDING, Task, Watch, alone, close, held, of_digits, of_rank, on,
+    same,
+};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// Longer than any test waits.
-const PATIENCE: Duration = Duration::from_secs(300);
-
-/// The data and the model of a run.
-struct Task {
-    model: Graph,
-    parts: Parts,
-    recipe: Recipe,
-}
-
-fn of_digits() -> Task {
-    let model = (find("digits-mlp").unwrap().build)().unwrap();
-    let parts = Dataset::Samples(digits()).parts(&model, 0).unwrap();
-    let recipe = Recipe { steps: 6, batch: 24, evaluate_every: 3, ..Recipe::default() };
-    Task { model, parts, recipe }
-}
-
-/// Losses of steps and of looks at the validation samples; ends the run after some steps.
-#[derive(Default)]
-struct Watch {
-    losses: Vec<f64>,
-    validation: Vec<Evaluation>,
-    last: Option<u64>,
-    /// Bytes of states that a rank holds.
-    states: Option<u64>,
-}
-
-impl Observer for Watch {
-    fn planned(&mut self, _: &Plan, memory: &MemoryReport, _: u64) {
-        self.states = Some(memory.state_bytes);
-    }
-
-    fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
-        self.losses.push(report.loss);
-        match self.last {
-            Some(last) if report.step >= last => ControlFlow::Break(()),
-            _ => ControlFlow::Continue(()),
-        }
-    }
-
-    fn evaluated(&mut self, _: u64, evaluation: &Evaluation) {
-        self.validation.push(evaluation.clone());
-    }
-}
-
-type Outcome = Result<(Fitted, Watch), TrainError>;
-
-/// Settings of a run in addition to its task.
-#[derive(Copy, Clone, Default)]
-struct Beside<'a> {
-    resume: Option<&'a Checkpoint>,
-    checkpoint: Option<&'a Path>,
-    memory_limit: Option<u64>,
-    last: Option<u64>,
-    sharing: Sharing,
-}
-
-/// The run as one rank sees it.
-fn of_rank(task: &Task, ranks: Option<Arc<dyn Communicator>>, beside: Beside<'_>) -> Outcome {
-    let backend = CpuBackend::new(Some(1)).unwrap();
-    let backend = match &ranks {
-        Some(communicator) => backend.on(Arc::clone(communicator)),
-        None => backend,
-    };
-    let Beside { resume, checkpoint, memory_limit, last, sharing } = beside;
-    let mut watch = Watch { last, ..Watch::default() };
-    let run = Fit::anew((&backend, &task.model), &task.recipe, &task.parts);
-    let run = Fit { resume, checkpoint, memory_limit, ranks: ranks.as_deref(), sharing, ..run };
-    let fitted = fit(&run, &mut watch)?;
-    Ok((fitted, watch))
-}
 
 fn mesh(ranks: usize) -> Mesh {
     Mesh::new([("data", ranks)])
 }
 
-fn alone(task: &Task) -> (Fitted, Watch) {
-    of_rank(task, None, Beside::default()).unwrap()
-}
-
 fn together(task: &Task, ranks: usize) -> Vec<(Fitted, Watch)> {
-    let all = run(&mesh(ranks), PATIENCE, |rank| of_rank(task, Some(rank), Beside::default()));
-    all.into_iter().map(|result| result.unwrap_or_else(|e| panic!("{e}"))).collect()
+    on(task, &mesh(ranks).to_string(), Beside::default())
 }
-
-fn close(name: &str, expected: &[f64], found: &[f64], within: f64) {
-    assert_eq!(expected.len(), found.len(), "{name}");
-    for (a, b) in expected.iter().zip(found) {
-        assert!((a - b).abs() <= within * (1.0 + a.abs()), "{name}: expected {a}, found {b}");
-    }
-}
-
-fn same(expected: &Tensors, found: &Tensors, within: f64) {
-    assert_eq!(expected.keys().collect::<Vec<_>>(), found.keys().collect::<Vec<_>>());
-    for (name, tensor) in expected {
-        close(name, &tensor.to_f64(), &found[name].to_f64(), within);
-    }
-}
-
-/// Adam divides by the root of squares. So the last bits of a gradient move a weight by far less
-/// than a step of `lr`, here 1e-3. They move it by more than its own last bits.
-const ROUNDING: f64 = 2e-5;
 
 #[test]
 fn ranks_learn_what_one_learns_from_the_same_batches() {
@@ -210,7 +118,6 @@ fn ranks_that_share_out_the_optimizer_learn_the_same() {
                 same(&expected.parameters, &fitted.parameters, ROUNDING);
                 close("loss", &watched.losses, &watch.losses, 1e-5);
             }
-            let held = |watch: &Watch| watch.states.expect("a run has a plan");
             // Only parameters are whole on every rank; the two moments, and the sum of gradients of
             // several batches, are sharded.
             let (whole, part) = (held(&watched), held(&all[0].1));
@@ -246,7 +153,6 @@ fn ranks_that_share_out_parameters_learn_the_same() {
                 }
                 assert_eq!(watch.validation.len(), 2);
             }
-            let held = |watch: &Watch| watch.states.expect("a run has a plan");
             let (whole, part) = (held(&watched), held(&all[0].1));
             // Along `tensor` this model is hardly split: `data` alone divides its states.
             let expected = whole / mesh.size(&Axis::from("data")) as u64;
@@ -278,7 +184,6 @@ fn ranks_share_out_moments_in_fewer_bytes() {
                 // last bits.
                 same(&expected.parameters, &all[0].0.parameters, 50.0 * ROUNDING);
                 close("loss", &watched.losses, &all[0].1.losses, 1e-4);
-                let held = |watch: &Watch| watch.states.expect("a run has a plan");
                 let (whole, part) = (held(&watched), held(&all[0].1));
                 let of_two = if shards == Shards::Optimizer { 0.9 } else { 0.6 };
                 assert!((part as f64) < of_two * whole as f64, "{part} of {whole} on {mesh}");
