@@ -180,6 +180,11 @@ impl Channel {
     pub fn ranks(&self) -> usize {
         self.group.ranks()
     }
+
+    /// Whether it is between stages of a pipeline, whose ranks have graphs of their own.
+    pub fn joins_stages(&self) -> bool {
+        self.group.size(&Mesh::PIPELINE.into()) > 1
+    }
 }
 
 /// The primitives.

@@ -6,7 +6,7 @@
 //! pipeline exchange. Nothing moves past either: each rank would move something else.
 
 use overdrive_ir::plan::{Step, StepKind};
-use overdrive_ir::{Channel, Graph, Mesh, Node, Prim, Value};
+use overdrive_ir::{Channel, Graph, Node, Prim, Value};
 use std::collections::HashMap;
 
 /// For each collective, by the number of its node: results of those that no rank may do later.
@@ -35,8 +35,7 @@ pub(crate) fn meets(node: &Node) -> bool {
 
 /// Whether ranks with different work meet in a collective.
 fn is_turn(prim: &Prim) -> bool {
-    let stages = |channel: &Channel| channel.group.size(&Mesh::PIPELINE.into()) > 1;
-    matches!(prim, Prim::Permute { .. }) || prim.channel().is_some_and(stages)
+    matches!(prim, Prim::Permute { .. }) || prim.channel().is_some_and(Channel::joins_stages)
 }
 
 /// Whether a step is the start of a collective of ranks with different work.

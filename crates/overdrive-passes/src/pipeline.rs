@@ -13,6 +13,7 @@ mod order;
 mod schedule;
 mod send;
 
+use crate::rebuild::{in_order, live_beside};
 use crate::shard::ShardError;
 use label::{Label, is_gradient};
 use overdrive_ir::{
@@ -347,22 +348,8 @@ impl Stages {
 /// stage have the same graph here, so that collectives between them go too.
 fn needed(graph: &Graph) -> Result<Graph, GraphError> {
     let updates = graph.states().iter().filter_map(|state| state.update);
-    let sends = graph.nodes().iter().filter(|node| node.op.prim().is_some_and(is_send));
-    let sends = sends.map(|node| node.results[0]);
-    let wanted = graph.outputs().iter().map(|port| port.value).chain(updates).chain(sends);
-    let mut live = vec![false; graph.value_count()];
-    wanted.for_each(|value| live[value.0 as usize] = true);
-    for node in graph.nodes().iter().rev() {
-        if node.results.iter().any(|v| live[v.0 as usize]) {
-            node.operands.iter().for_each(|v| live[v.0 as usize] = true);
-        }
-    }
-    let b = Builder::new(graph.name());
-    let mut map: BTreeMap<Value, Expr<'_>> = b.declare(graph).into_iter().collect();
-    for node in graph.nodes().iter().filter(|n| n.results.iter().any(|v| live[v.0 as usize])) {
-        let operands: Vec<Expr<'_>> = node.operands.iter().map(|v| map[v]).collect();
-        map.extend(node.results.iter().copied().zip(b.again(node, &operands)));
-    }
-    b.conclude(graph, |value| map[&value]);
-    b.finish()
+    let wanted = graph.outputs().iter().map(|port| port.value).chain(updates);
+    let live = live_beside(graph, wanted, |node| node.op.prim().is_some_and(is_send));
+    let is_live = |node: &&Node| node.results.iter().any(|v| live[v.0 as usize]);
+    in_order(graph, graph.nodes().iter().filter(is_live))
 }

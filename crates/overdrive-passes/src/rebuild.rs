@@ -5,6 +5,7 @@
 
 use crate::meeting_order::meets;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Init, Node, StateDecl, TensorType, Value};
+use std::collections::HashMap;
 
 /// A node about to be copied.
 pub(crate) struct NodeToCopy<'b, 'a> {
@@ -90,10 +91,19 @@ pub(crate) fn live(graph: &Graph) -> Vec<bool> {
 
 /// The same where these values are needed, whatever the outputs.
 pub(crate) fn live_for(graph: &Graph, needed: impl Iterator<Item = Value>) -> Vec<bool> {
+    live_beside(graph, needed, meets)
+}
+
+/// The same with these nodes, and no other, for the sake of other ranks.
+pub(crate) fn live_beside(
+    graph: &Graph,
+    needed: impl Iterator<Item = Value>,
+    stays: fn(&Node) -> bool,
+) -> Vec<bool> {
     let mut live = vec![false; graph.value_count()];
     needed.for_each(|v| live[v.0 as usize] = true);
     for node in graph.nodes().iter().rev() {
-        if meets(node) {
+        if stays(node) {
             live[node.results[0].0 as usize] = true;
         }
         if node.results.iter().any(|v| live[v.0 as usize]) {
@@ -101,6 +111,22 @@ pub(crate) fn live_for(graph: &Graph, needed: impl Iterator<Item = Value>) -> Ve
         }
     }
     live
+}
+
+/// The graph with these of its nodes, in this order: all that its outputs and updates need, each
+/// behind its operands.
+pub(crate) fn in_order<'g>(
+    graph: &Graph,
+    nodes: impl Iterator<Item = &'g Node>,
+) -> Result<Graph, GraphError> {
+    let b = Builder::new(graph.name());
+    let mut map: HashMap<Value, Expr<'_>> = b.declare(graph).into_iter().collect();
+    for node in nodes {
+        let operands: Vec<Expr<'_>> = node.operands.iter().map(|v| map[v]).collect();
+        map.extend(node.results.iter().copied().zip(b.again(node, &operands)));
+    }
+    b.conclude(graph, |value| map[&value]);
+    b.finish()
 }
 
 /// The regions of a node, each changed by `pass`.

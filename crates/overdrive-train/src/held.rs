@@ -14,7 +14,7 @@
 use crate::TrainError;
 use crate::checkpoint::Region;
 use crate::data::Batch;
-use crate::step::{OPTIMIZER, SUM};
+use crate::step::{OPTIMIZER, is_kept};
 use overdrive_ir::{
     Axis, Builder, Communicator, Exchange, Expr, Graph, GraphError, Mesh, Node, Prim, Sharding,
     StateDecl, Tensor, TensorType, Value,
@@ -203,8 +203,7 @@ impl Held {
     /// The states that ranks change, this one or another, each with the type of a part of it.
     pub(crate) fn changing(&self) -> Option<impl Iterator<Item = (&str, &TensorType)>> {
         let graph = &self.sharded.as_ref()?.graph;
-        let is_kept = |state: &&StateDecl| state.update.is_some() && !state.name.starts_with(SUM);
-        let changing = graph.states().iter().filter(is_kept);
+        let changing = graph.states().iter().filter(|state| is_kept(state));
         Some(changing.map(|state| (state.name.as_str(), graph.ty(state.value))))
     }
 

@@ -80,9 +80,8 @@ impl Ranks<'_> {
         compression: Option<Compression>,
         like: Option<&Held>,
     ) -> Result<(Graph, Held), TrainError> {
-        check_compression(compression, self.count())?;
+        check_compression(&self.mesh(), compression)?;
         let Some(communicator) = self.0 else { return Ok((whole, Held::default())) };
-        check_stages(communicator.mesh(), compression)?;
         let sharded = sharded(&whole, communicator.mesh(), self.1, like)?;
         let sharded = compressed(sharded, compression)?;
         let graph = sharded.placed(communicator.rank())?;
@@ -239,23 +238,21 @@ fn compressed(sharded: Sharded, compression: Option<Compression>) -> Result<Shar
     }
 }
 
-/// Errs where gradients are to be compressed for an exchange that one rank does not make.
-fn check_compression(compression: Option<Compression>, ranks: usize) -> Result<(), TrainError> {
-    let Some(scheme) = compression.filter(|_| ranks == 1) else { return Ok(()) };
+/// Errs where gradients are to be compressed for an exchange that one rank does not make, or that
+/// stages make, each its own.
+fn check_compression(mesh: &Mesh, compression: Option<Compression>) -> Result<(), TrainError> {
+    let Some(scheme) = compression else { return Ok(()) };
     let place = format!("compression of gradients, `{scheme}`");
-    let remedy = "train with several ranks along `data` (--nproc N, or a launcher), or without \
-                  compression";
-    Err(TrainError::invalid(place, "several ranks along `data`", "one", remedy))
-}
-
-/// Errs where gradients are to be compressed that stages sum, each its own.
-fn check_stages(mesh: &Mesh, compression: Option<Compression>) -> Result<(), TrainError> {
-    let (true, Some(scheme)) = (mesh.size(&Mesh::PIPELINE.into()) > 1, compression) else {
-        return Ok(());
-    };
-    let place = format!("compression of gradients, `{scheme}`");
-    let remedy = "train without compression, or leave `pipeline` out of the mesh";
-    Err(TrainError::invalid(place, "one stage", mesh, remedy))
+    if mesh.size(&DATA.into()) == 1 {
+        let remedy = "train with several ranks along `data` (--nproc N, or a launcher), or \
+                      without compression";
+        return Err(TrainError::invalid(place, "several ranks along `data`", "one", remedy));
+    }
+    if mesh.size(&Mesh::PIPELINE.into()) > 1 {
+        let remedy = "train without compression, or leave `pipeline` out of the mesh";
+        return Err(TrainError::invalid(place, "one stage", mesh, remedy));
+    }
+    Ok(())
 }
 
 /// How the inputs of a batch, and outputs of each of its samples, lie on the ranks. Rows lie along
@@ -305,8 +302,7 @@ pub fn sharded_step(
 ) -> Result<Sharded, TrainError> {
     let sharing = sharing.into();
     check_axes(mesh, sharing)?;
-    check_compression(compression, mesh.size(&DATA.into()))?;
-    check_stages(mesh, compression)?;
+    check_compression(mesh, compression)?;
     compressed(sharded(whole, mesh, sharing, None)?, compression)
 }
 

@@ -23,7 +23,13 @@ pub(crate) const COUNT: &str = "optimizer.count";
 pub(crate) const SCALE: &str = "optimizer.loss_scale";
 const SINCE: &str = "optimizer.since_scaled";
 /// Begins the names of sums of gradients of earlier batches.
-pub(crate) const SUM: &str = "optimizer.sum.";
+const SUM: &str = "optimizer.sum.";
+
+/// Whether the next step needs what this one makes of a state. Sums of gradients are zero between
+/// steps.
+pub(crate) fn is_kept(state: &StateDecl) -> bool {
+    state.update.is_some() && !state.name.starts_with(SUM)
+}
 
 /// Keeps the quotient of a zero norm finite.
 const TINY: f64 = 1e-6;

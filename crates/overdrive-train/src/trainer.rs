@@ -7,7 +7,7 @@ use crate::compiled::Compiled;
 use crate::data::Batch;
 use crate::held::{self, Held, Sharing, by_name};
 use crate::ranks::Ranks;
-use crate::step::{COUNT, Role, SUM, graph_of, parameters};
+use crate::step::{COUNT, Role, graph_of, is_kept, parameters};
 use crate::{Recipe, TrainError, diagnose, training_step_on};
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
@@ -190,9 +190,7 @@ impl<'a> Trainer<'a> {
         let accumulate = accumulate.map(compiled).transpose()?;
         let state = initial_state((backend, ranks.rank()), graph, (&step, &held), initial)?;
         let names = parameters(graph, recipe).map(|(name, _)| name.to_owned()).collect();
-        // Sums of gradients are zero between steps.
-        let is_kept = |state: &&StateDecl| state.update.is_some() && !state.name.starts_with(SUM);
-        let changing = step.graph().states().iter().filter(is_kept);
+        let changing = step.graph().states().iter().filter(|state| is_kept(state));
         let changing = changing.map(|state| state.name.clone()).collect();
         let (recipe, choices) = (recipe.clone(), tuning.choices);
         Ok(Self {

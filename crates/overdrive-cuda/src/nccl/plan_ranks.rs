@@ -182,9 +182,9 @@ fn way(
     tuning: &Tuning,
 ) -> Result<Option<Way>, Error> {
     let step = &plan.steps[at];
-    let axes = &prim.channel().expect("collectives have a channel").group;
-    let group = ranks.group(axes)?;
-    if axes.size(&Mesh::PIPELINE.into()) > 1 {
+    let channel = prim.channel().expect("collectives have a channel");
+    let group = ranks.group(&channel.group)?;
+    if channel.joins_stages() {
         // Stages have plans of their own, so that they do not come to a choice together.
         return Ok(None);
     }

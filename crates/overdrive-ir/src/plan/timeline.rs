@@ -192,8 +192,7 @@ pub fn timelines(plans: &[Plan], pace: &Pace<'_>) -> Vec<Timeline> {
 /// The channel of a collective in which stages of a pipeline meet.
 fn between_stages(step: &Step) -> Option<u64> {
     let StepKind::CollectiveStart { prim } = &step.kind else { return None };
-    let channel = prim.channel()?;
-    (channel.group.size(&Mesh::PIPELINE.into()) > 1).then_some(channel.id)
+    prim.channel().filter(|channel| channel.joins_stages()).map(|channel| channel.id)
 }
 
 impl Plan {

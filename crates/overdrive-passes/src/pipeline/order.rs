@@ -6,7 +6,8 @@
 use super::label::{Label, is_gradient};
 use super::schedule::{LENGTH, Task, schedule};
 use super::send::is_send;
-use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, Origin, Prim, Value};
+use crate::rebuild::in_order;
+use overdrive_ir::{Graph, GraphError, Node, Origin, Prim, Value};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -49,15 +50,7 @@ pub(super) fn ordered(graph: &Graph, stages: usize, own: usize) -> Result<Graph,
     }
     shared(true).for_each(|index| order.emit(vec![index]));
     order.emit((0..graph.nodes().len()).collect());
-    let b = Builder::new(graph.name());
-    let mut map: BTreeMap<Value, Expr<'_>> = b.declare(graph).into_iter().collect();
-    for index in order.taken {
-        let node = &graph.nodes()[index];
-        let operands: Vec<Expr<'_>> = node.operands.iter().map(|v| map[v]).collect();
-        map.extend(node.results.iter().copied().zip(b.again(node, &operands)));
-    }
-    b.conclude(graph, |value| map[&value]);
-    b.finish()
+    in_order(graph, order.taken.iter().map(|&index| &graph.nodes()[index]))
 }
 
 /// The things that happen at a time; sends first.

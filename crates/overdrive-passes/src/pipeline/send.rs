@@ -1,12 +1,11 @@
 //! Which nodes send values from stage to stage.
 
 use super::label::is_gradient;
-use overdrive_ir::{Axis, Mesh, Node, Prim};
+use overdrive_ir::{Node, Prim};
 
 /// Whether a primitive sends between stages.
 pub(crate) fn is_send(prim: &Prim) -> bool {
-    let axis = Axis::from(Mesh::PIPELINE);
-    matches!(prim, Prim::Permute { channel, .. } if channel.group.size(&axis) > 1)
+    matches!(prim, Prim::Permute { channel, .. } if channel.joins_stages())
 }
 
 /// Whether a node sends to a later stage.
