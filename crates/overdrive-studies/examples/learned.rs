@@ -103,7 +103,7 @@ fn tuned(backend: &dyn Backend, task: &Task, parts: &Parts, seed: u64) -> Result
         model: &task.template.graph,
         recipe: &recipe,
         train: parts.train.as_ref(),
-        validation: parts.validation.as_ref(),
+        validation: &parts.validation,
         resume: None,
         checkpoint: None,
         memory_limit: None,

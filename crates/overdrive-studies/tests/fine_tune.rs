@@ -169,7 +169,7 @@ fn adapters_go_on_from_a_small_checkpoint_and_from_the_same_weights_alone() {
     let parts = Parts::of_text(&Arc::new(text), 8).unwrap();
     let recipe =
         Recipe { steps: 6, evaluate_every: 3, ..recipe(Some(Lora { rank: 2, alpha: 4.0 })) };
-    let (train, validation) = (parts.train.as_ref(), parts.validation.as_ref());
+    let (train, validation) = (parts.train.as_ref(), &parts.validation);
     let (resume, checkpoint) = (None, None);
     let run = Fit {
         backend: &backend,

@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             model: &model,
             recipe: &recipe,
             train: parts.train.as_ref(),
-            validation: parts.validation.as_ref(),
+            validation: &parts.validation,
             resume: None,
             checkpoint: None,
             memory_limit: None,

@@ -12,7 +12,8 @@ use crate::loss::with_judgement;
 use crate::ranks::Ranks;
 use crate::{Evaluation, TrainError};
 use overdrive_formats::{Differences, ParametersError, Tensors};
-use overdrive_ir::{Backend, Graph, State, Tensor, TensorType, Tuning};
+use overdrive_ir::{Backend, DType, Graph, State, Tensor, TensorType, Tuning};
+use overdrive_passes::precision;
 use std::path::PathBuf;
 
 /// A bound graph with input `x` `[B, ...]` and output `y` `[B, ..., classes]`, made to judge its
@@ -125,21 +126,24 @@ impl<'a> Evaluator<'a> {
         graph: &Graph,
         target: Target,
     ) -> Result<Self, TrainError> {
-        Self::of_rank((backend, Ranks(None, Sharing::default())), (graph, None), target)
+        let whole = (target, DType::F32);
+        Self::of_rank((backend, Ranks(None, Sharing::default())), (graph, None), whole)
     }
 
     /// The same as one rank of several, which judges its part of the samples. The graph is of a
-    /// batch of all ranks; `like` says how the step holds its states.
+    /// batch of all ranks; `like` says how the step holds its states. Contractions are in the
+    /// format given.
     pub(crate) fn of_rank(
         (backend, ranks): (&'a dyn Backend, Ranks<'a>),
         (graph, like): (&Graph, Option<&Held>),
-        target: Target,
+        (target, contractions): (Target, DType),
     ) -> Result<Self, TrainError> {
         let mut judged = Judged::new(graph, target)?;
         let whole = match like.and_then(Held::stages) {
             Some(stages) => stages.forward(&judged.graph)?,
             None => judged.graph.clone(),
         };
+        let whole = precision(&whole, &overdrive_passes::Recipe { contractions })?;
         let (graph, held) = ranks.graph(whole, None, like)?;
         let model = Compiled::new(backend, graph, &Tuning::default())?;
         let mut labels = judged.labels.sizes();

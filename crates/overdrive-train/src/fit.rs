@@ -2,7 +2,7 @@
 
 use crate::advice::advised;
 use crate::checkpoint::{Keeper, PartFile, RunFacts};
-use crate::data::{Batch, Shifted, Split, hex};
+use crate::data::{Batch, Shifted, Split, Subset, hex};
 use crate::learner::learner;
 use crate::ranks::{Neighbours, Ranks, Votes};
 use crate::trainer::{Initial, initial_elements};
@@ -16,6 +16,7 @@ use overdrive_ir::{Communicator, Graph, Tuning};
 use overdrive_passes::left_in_float;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Trains.
 ///
@@ -47,10 +48,12 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     if let Some(float8) = &recipe.float8 {
         observer.left_in_float(&left_in_float(&judged_by, float8));
     }
-    let mut evaluator = Evaluator::of_rank(place, (&forward, Some(trainer.held())), target)?;
-    let range = ranks.part(run.validation.len());
-    let validation = Neighbours { split: run.validation, range };
-    let most = ranks.longest_part(run.validation.len());
+    let judged = (&forward, Some(trainer.held()));
+    let mut evaluator = Evaluator::of_rank(place, judged, (target, recipe.precision))?;
+    let looked_at = Subset::evenly(Arc::clone(run.validation), recipe.samples_of_look());
+    let range = ranks.part(looked_at.len());
+    let validation = Neighbours { split: &looked_at, range };
+    let most = ranks.longest_part(looked_at.len());
     let (mut progress, mut best) = (Progress::default(), Tensors::new());
     if let Some(checkpoint) = run.resume {
         checkpoint.check(recipe, &origin)?;

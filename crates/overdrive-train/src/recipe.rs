@@ -116,6 +116,9 @@ impl Default for Recipe {
     }
 }
 
+/// Samples whose mean loss tells models apart.
+const ENOUGH_TO_LOOK_AT: u64 = 128;
+
 impl Recipe {
     /// Scaling of the loss that the precision asks for.
     pub fn loss_scaling(&self) -> Option<LossScaling> {
@@ -135,6 +138,14 @@ impl Recipe {
     /// The learning rate of a step.
     pub fn learning_rate(&self, step: u64) -> f64 {
         self.schedule.at(step, self.steps)
+    }
+
+    /// Most validation samples of a look, spread evenly over the part: an eighth of those learnt
+    /// since the look before, but enough to tell models apart. A look computes no gradients. So
+    /// looks take a few per cent of a long run, whatever the size of the data.
+    pub fn samples_of_look(&self) -> u64 {
+        let learnt = self.evaluate_every * (self.batch * self.accumulate) as u64;
+        (learnt / 8).max(ENOUGH_TO_LOOK_AT)
     }
 
     /// Errs with the first value that no training can use.

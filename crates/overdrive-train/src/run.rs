@@ -8,6 +8,7 @@ use overdrive_ir::{Backend, Communicator, Graph, Plan};
 use overdrive_passes::Skipped;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A run of training.
 #[derive(Copy, Clone)]
@@ -21,8 +22,8 @@ pub struct Fit<'a> {
     pub recipe: &'a Recipe,
     /// The samples that it learns from.
     pub train: &'a dyn Split,
-    /// The samples that judge it on the way.
-    pub validation: &'a dyn Split,
+    /// The samples that judge it on the way, or as many of them as a look takes.
+    pub validation: &'a Arc<dyn Split>,
     /// The checkpoint at which an earlier run of the same model, recipe and data stopped.
     pub resume: Option<&'a Checkpoint>,
     /// The folder of checkpoints, written at each look at the validation samples and at the end.
@@ -50,7 +51,7 @@ impl<'a> Fit<'a> {
             model,
             recipe,
             train: parts.train.as_ref(),
-            validation: parts.validation.as_ref(),
+            validation: &parts.validation,
             resume: None,
             checkpoint: None,
             memory_limit: None,

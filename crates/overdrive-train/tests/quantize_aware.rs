@@ -110,7 +110,7 @@ fn training_gains_what_rounding_to_nearest_lost() {
             model: &float,
             recipe: &recipe,
             train: parts.train.as_ref(),
-            validation: parts.validation.as_ref(),
+            validation: &parts.validation,
             resume: None,
             checkpoint: None,
             memory_limit: None,

@@ -9,8 +9,8 @@ use overdrive_formats::Tensors;
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{Array, Builder, DType, Graph, Init, Prim, Tensor, TensorType, Tuning};
 use overdrive_models::find;
-use overdrive_passes::bind;
-use overdrive_train::data::{Batch, Dataset, Parts, Target, digits};
+use overdrive_passes::{bind, precision};
+use overdrive_train::data::{Batch, Dataset, Parts, Split, Subset, Target, digits};
 use overdrive_train::{
     Checkpoint, Decay, EarlyStop, Ending, Evaluation, FORMATS, Fit, Fitted, NamedFormats, Observer,
     Optimizer, Progress, Recipe, Schedule, StepReport, TrainError, Trainer, batches, evaluate, fit,
@@ -19,6 +19,7 @@ use overdrive_train::{
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 fn model() -> Graph {
     (find("digits-mlp").unwrap().build)().unwrap()
@@ -374,8 +375,31 @@ fn early_stop_keeps_the_best_parameters() {
     let best = losses.0.iter().map(|(_, loss)| *loss).fold(f64::INFINITY, f64::min);
     assert_eq!(losses.0[losses.0.len() - 3].1, best, "{:?}", losses.0);
     let forward = overdrive_passes::bind(&model, &[("batch".to_owned(), 32)].into()).unwrap();
-    let kept = evaluate(&backend, &forward, &fitted.parameters, parts.validation.as_ref()).unwrap();
+    let seen = Subset::evenly(parts.validation, recipe.samples_of_look());
+    let kept = evaluate(&backend, &forward, &fitted.parameters, &seen).unwrap();
     assert_eq!(kept.loss(), best);
+}
+
+#[test]
+fn a_look_takes_some_samples_in_the_format_of_the_step() {
+    struct Looks(Vec<Evaluation>);
+    impl Observer for Looks {
+        fn evaluated(&mut self, _done: u64, evaluation: &Evaluation) {
+            self.0.push(evaluation.clone());
+        }
+    }
+    let recipe = Recipe { precision: DType::BF16, ..recipe(5) };
+    let (backend, model, parts) = (backend(), model(), parts());
+    let mut looks = Looks(vec![]);
+    let fitted = fit(&run(&backend, &model, &recipe, &parts), &mut looks).unwrap();
+    let seen = Subset::evenly(Arc::clone(&parts.validation), recipe.samples_of_look());
+    assert!(seen.len() < parts.validation.len(), "{} samples", parts.validation.len());
+    let forward = bind(&model, &[("batch".to_owned(), 32)].into()).unwrap();
+    let rounded =
+        precision(&forward, &overdrive_passes::Recipe { contractions: DType::BF16 }).unwrap();
+    let judged = |graph: &Graph| evaluate(&backend, graph, &fitted.parameters, &seen).unwrap();
+    assert_eq!(looks.0, [judged(&rounded)]);
+    assert_ne!(looks.0, [judged(&forward)]);
 }
 
 #[test]

@@ -46,6 +46,14 @@ fn choice(machine: &Machine) -> Result<DeviceChoice, Failure> {
     }
 }
 
+/// The GPU that `--device` names, if it names one.
+pub(crate) fn named_gpu(machine: &Machine) -> Result<Option<usize>, Failure> {
+    Ok(match choice(machine)? {
+        DeviceChoice::Cuda(ordinal) => Some(ordinal),
+        DeviceChoice::Auto | DeviceChoice::Cpu => None,
+    })
+}
+
 /// The number of threads to use.
 pub(crate) fn threads(machine: &Machine) -> usize {
     let available = std::thread::available_parallelism().map_or(1, |n| n.get());

@@ -35,7 +35,8 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
             mesh.ranks()
         )));
     }
-    ranks::run((&arguments.ranks, TENSOR), stop, |launched| as_rank(launched, arguments, stop))
+    let options = (&arguments.ranks, &arguments.machine, TENSOR);
+    ranks::run(options, stop, |launched| as_rank(launched, arguments, stop))
 }
 
 /// All of it, or that of one rank.

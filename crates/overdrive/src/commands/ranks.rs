@@ -8,7 +8,8 @@ mod this_rank;
 
 pub(crate) use this_rank::Rank;
 
-use crate::cli::RankOptions;
+use crate::cli::{Machine, RankOptions};
+use crate::devices;
 use crate::failure::Failure;
 use overdrive::bench::exit::Exit;
 use overdrive::ir::Mesh;
@@ -33,7 +34,7 @@ impl Launched {
 /// Does `work` alone, or as one rank that a launcher started; or starts ranks of this machine that
 /// do. Without `--mesh` all ranks are along `usual`.
 pub(crate) fn run(
-    (options, usual): (&RankOptions, &str),
+    (options, machine, usual): (&RankOptions, &Machine, &str),
     stop: &Stop,
     work: impl FnOnce(Option<Launched>) -> Result<Exit, Failure>,
 ) -> Result<Exit, Failure> {
@@ -42,10 +43,20 @@ pub(crate) fn run(
     let size = launch.as_ref().map(|launch| launch.size).or(asked).unwrap_or(1);
     let mesh = mesh((options, usual), size)?;
     if launch.is_none() && size > 1 {
+        check_device(machine, size)?;
         return nproc::run(size, stop);
     }
     let patience = Duration::from_secs(options.rank_timeout);
     work(launch.map(|launch| Launched { launch, mesh, patience }))
+}
+
+/// Errs where one GPU is asked for, since each rank needs its own.
+fn check_device(machine: &Machine, ranks: usize) -> Result<(), Failure> {
+    let Some(gpu) = devices::named_gpu(machine)? else { return Ok(()) };
+    Err(Failure::bad_input(format!(
+        "--device cuda:{gpu}: expected a GPU for each of the {ranks} ranks of --nproc, found one; \
+         leave the option out, and rank I takes GPU I of those that CUDA_VISIBLE_DEVICES shows"
+    )))
 }
 
 /// The launch of this process by a launcher; `None` where it runs alone.

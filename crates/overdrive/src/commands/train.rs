@@ -34,7 +34,7 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
         return gate::train(arguments, tile as usize, place(arguments)?, stop);
     }
     // Without `--mesh` each rank learns from its part of the batch.
-    let options = (&arguments.ranks, DATA);
+    let options = (&arguments.ranks, &arguments.machine, DATA);
     ranks::run(options, stop, |launched| train_alone_or_as(launched, arguments, stop))
 }
 
@@ -96,7 +96,7 @@ fn train_alone_or_as(
         model: &task.model,
         recipe,
         train: parts.train.as_ref(),
-        validation: parts.validation.as_ref(),
+        validation: &parts.validation,
         resume: earlier.as_ref(),
         checkpoint: Some(&checkpoint),
         memory_limit: arguments.memory_limit,

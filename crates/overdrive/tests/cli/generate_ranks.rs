@@ -161,6 +161,8 @@ fn a_mesh_that_does_not_fit_is_refused_once() {
         ended.ends(2, &[found]);
         assert_eq!(ended.stderr.matches(found).count(), 1, "{}", ended.stderr);
     }
+    let line = "generate llama --prompt hand --nproc 2 --device cuda:0";
+    folder.line(line).ends(2, &["a GPU for each of the 2 ranks of --nproc, found one"]);
     let bert = fixture("bert").display().to_string();
     let line = format!("generate {bert} --prompt hand --nproc 2 {DEVICE}");
     folder.line(&line).ends(2, &["all 2 ranks", "found an encoder"]);
