@@ -85,7 +85,8 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         // Batches after the last step are drawn and never used.
         // Ranks exchange while their devices compute, so they end one step after the first wish to.
         let is_written = keeper.as_ref().is_some_and(Keeper::is_written);
-        let own = Votes { goes_on: wishes_on, is_written };
+        let is_due = keeper.as_ref().is_some_and(Keeper::is_due);
+        let own = Votes { goes_on: wishes_on, is_written, is_due };
         let meanwhile = || (part_of_batches(train, recipe, after, ranks), ranks.all(own));
         let stepped = trainer.step_beside(&now, meanwhile);
         if let (Err(TrainError::NonFinite { .. }), Some(keeper)) = (&stepped, &mut keeper) {
@@ -122,10 +123,13 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         }
         let early =
             recipe.early_stop.is_some_and(|stop| progress.stale >= u64::from(stop.patience));
-        if let Some(keeper) = keeper.as_mut().filter(|_| looks || early || !goes_on) {
-            let (state, best) = (trainer.state_parts()?, trainer.parts_of(&best));
-            let facts = RunFacts::of(progress, (recipe, &origin), &choices);
-            keeper.write(PartFile { run: facts, mesh: mesh.clone(), state, best })?;
+        let is_last = early || !goes_on || progress.done == recipe.steps;
+        if let Some(keeper) = keeper.as_mut().filter(|_| is_last || looks && all.is_due) {
+            keeper.write(|| {
+                let (state, best) = (trainer.state_parts()?, trainer.parts_of(&best));
+                let run = RunFacts::of(progress, (recipe, &origin), &choices);
+                Ok(PartFile { run, mesh: mesh.clone(), state, best })
+            })?;
         }
         if !goes_on {
             ending = Ending::Interrupted;

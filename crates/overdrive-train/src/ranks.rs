@@ -33,6 +33,8 @@ pub(crate) struct Votes {
     pub(crate) goes_on: bool,
     /// To list the checkpoint under way: the rank's parts are written.
     pub(crate) is_written: bool,
+    /// To write a checkpoint after a look.
+    pub(crate) is_due: bool,
 }
 
 impl Ranks<'_> {
@@ -116,10 +118,11 @@ impl Ranks<'_> {
     /// The votes of all ranks together.
     pub(crate) fn all(self, own: Votes) -> Result<Votes, TrainError> {
         let mut all = own;
-        let mine = [u8::from(own.goes_on), u8::from(own.is_written)];
+        let mine = [own.goes_on, own.is_written, own.is_due].map(u8::from);
         self.share("the end of a step", &mine, |_, bytes| {
             all.goes_on &= bytes[0] == 1;
             all.is_written &= bytes[1] == 1;
+            all.is_due &= bytes[2] == 1;
         })?;
         Ok(all)
     }

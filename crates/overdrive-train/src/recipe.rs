@@ -140,9 +140,9 @@ impl Recipe {
         self.schedule.at(step, self.steps)
     }
 
-    /// Most validation samples of a look, spread evenly over the part: an eighth of those learnt
-    /// since the look before, but enough to tell models apart. A look computes no gradients. So
-    /// looks take a few per cent of a long run, whatever the size of the data.
+    /// Most validation samples of a look: an eighth of those learnt since the look before, but
+    /// enough to tell models apart. A look computes no gradients. So looks take a few per cent of a
+    /// long run, whatever the size of the data.
     pub fn samples_of_look(&self) -> u64 {
         let learnt = self.evaluate_every * (self.batch * self.accumulate) as u64;
         (learnt / 8).max(ENOUGH_TO_LOOK_AT)

@@ -26,7 +26,8 @@ pub struct Fit<'a> {
     pub validation: &'a Arc<dyn Split>,
     /// The checkpoint at which an earlier run of the same model, recipe and data stopped.
     pub resume: Option<&'a Checkpoint>,
-    /// The folder of checkpoints, written at each look at the validation samples and at the end.
+    /// The folder of checkpoints. One is written after a look at the validation samples, unless the
+    /// last was a moment ago, and at the end.
     pub checkpoint: Option<&'a Path>,
     /// Most bytes of device memory that the plan of a step may take, including its states. To fit,
     /// values are recomputed, and values and optimizer moments are moved to other memory.

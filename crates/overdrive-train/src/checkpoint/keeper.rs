@@ -11,6 +11,10 @@ use crate::ranks::Ranks;
 use overdrive_files::{Checksum, Existing, ListedFiles, Place, PlaceRequest};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Training goes on for so many times what a checkpoint has held it up, before the next one.
+const SPARED: u32 = 50;
 
 /// A file of this rank with its path in the folder; `None` if the rank has nothing to write.
 type Written = Option<(String, Checksum)>;
@@ -22,6 +26,8 @@ pub(crate) struct Keeper<'a> {
     /// Rank 0 has claimed the folder.
     place: Option<Place>,
     writing: Option<JoinHandle<Result<Written, TrainError>>>,
+    /// When the last one began to be written, and for how long that held up training.
+    last: Option<(Instant, Duration)>,
 }
 
 impl<'a> Keeper<'a> {
@@ -33,15 +39,21 @@ impl<'a> Keeper<'a> {
         let existing = Existing::Replace;
         let request = PlaceRequest { path: folder, option: "", existing, inputs: &[] };
         let place = ranks.is_first().then(|| Place::files(request, CONTENTS)).transpose()?;
-        Ok(Self { ranks, folder: folder.to_owned(), place, writing: None })
+        Ok(Self { ranks, folder: folder.to_owned(), place, writing: None, last: None })
     }
 
-    /// Starts to write a checkpoint, when the one before is whole.
+    /// Starts to write a checkpoint of `parts`, when the one before is whole.
     ///
     /// # Errors
-    /// When the one before could not be written, or another rank has failed.
-    pub(crate) fn write(&mut self, parts: PartFile) -> Result<(), TrainError> {
+    /// When the one before could not be written, another rank has failed, or the parts cannot be
+    /// read.
+    pub(crate) fn write(
+        &mut self,
+        parts: impl FnOnce() -> Result<PartFile, TrainError>,
+    ) -> Result<(), TrainError> {
+        let begun = Instant::now();
         self.settle()?;
+        let parts = parts()?;
         let set = self.place.as_ref().map(Place::spare_set).transpose()?.unwrap_or_default();
         // From here on the folder is there and empty, on all ranks.
         let set = self.ranks.of_first("the place of a checkpoint", set.into())?;
@@ -58,7 +70,14 @@ impl<'a> Keeper<'a> {
             let sum = parts.write(&path)?;
             Ok(Some((name, sum)))
         }));
+        self.last = Some((begun, begun.elapsed()));
         Ok(())
+    }
+
+    /// Whether this rank has trained for long enough since the last one.
+    pub(crate) fn is_due(&self) -> bool {
+        let is_free = self.writing.as_ref().is_none_or(JoinHandle::is_finished);
+        is_free && self.last.is_none_or(|(begun, cost)| begun.elapsed() >= cost * SPARED)
     }
 
     /// Whether this rank waits for others to have written their parts.

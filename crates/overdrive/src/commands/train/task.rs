@@ -19,6 +19,9 @@ use std::sync::Arc;
 
 /// Windows of held-out text that judge a published model, which is larger than ours, at a time.
 const JUDGED: u64 = 64;
+/// Most tokens of a text that judge a model which learnt from scratch, in windows that are spread
+/// evenly over the test part. The mean of so many is known to a fraction of a per cent.
+const JUDGED_TOKENS: u64 = 1 << 19;
 /// Tiles of a row of text that gates learn from.
 const TILES: usize = 16;
 
@@ -88,7 +91,11 @@ impl TrainingRun {
                 .encoded(tokenizer, template.vocabulary.unwrap_or(usize::MAX))
                 .map_err(failure)?;
         }
-        let parts = data.parts(&template.graph, fold).map_err(failure)?;
+        let mut parts = data.parts(&template.graph, fold).map_err(failure)?;
+        if matches!(data, Dataset::Text(_)) {
+            let windows = (JUDGED_TOKENS / tokens_of(&template.graph)).max(1);
+            parts.test = Arc::new(Subset::evenly(parts.test, windows));
+        }
         Ok(Self {
             model: template.graph.clone(),
             template,
@@ -190,6 +197,13 @@ impl TrainingRun {
         let batch = Some(("batch".to_owned(), self.recipe.batch));
         batch.into_iter().chain(self.tokens.map(|tokens| ("tokens".to_owned(), tokens))).collect()
     }
+}
+
+/// Tokens of a sample of a language model.
+fn tokens_of(model: &Graph) -> u64 {
+    let x = model.inputs().iter().find(|port| port.name == "x");
+    let size = x.and_then(|x| model.ty(x.value).shape.0.last()?.size());
+    size.map_or(1, |size| size.max(1) as u64)
 }
 
 /// The parts of a text in the model's own tokens.
