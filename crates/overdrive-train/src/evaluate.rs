@@ -153,6 +153,11 @@ impl<'a> Evaluator<'a> {
         Ok(Self { backend, ranks, judged, model, held })
     }
 
+    /// Labels of each sample.
+    pub(crate) fn labels_of_sample(&self) -> usize {
+        self.judged.labels.elements() / self.judged.batch.max(1)
+    }
+
     /// Judges every sample; `state` holds the parameters.
     ///
     /// # Errors

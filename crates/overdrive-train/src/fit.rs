@@ -50,7 +50,8 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     }
     let judged = (&forward, Some(trainer.held()));
     let mut evaluator = Evaluator::of_rank(place, judged, (target, recipe.precision))?;
-    let looked_at = Subset::evenly(Arc::clone(run.validation), recipe.samples_of_look());
+    let most = recipe.samples_of_look(evaluator.labels_of_sample());
+    let looked_at = Subset::evenly(Arc::clone(run.validation), most);
     let range = ranks.part(looked_at.len());
     let validation = Neighbours { split: &looked_at, range };
     let most = ranks.longest_part(looked_at.len());

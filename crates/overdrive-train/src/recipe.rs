@@ -116,8 +116,9 @@ impl Default for Recipe {
     }
 }
 
-/// Samples whose mean loss tells models apart.
-const ENOUGH_TO_LOOK_AT: u64 = 128;
+/// Samples whose mean loss tells models apart, and labels, of which a text has many.
+const ENOUGH_SAMPLES: u64 = 512;
+const ENOUGH_LABELS: u64 = 1 << 16;
 
 impl Recipe {
     /// Scaling of the loss that the precision asks for.
@@ -140,12 +141,13 @@ impl Recipe {
         self.schedule.at(step, self.steps)
     }
 
-    /// Most validation samples of a look: an eighth of those learnt since the look before, but
-    /// enough to tell models apart. A look computes no gradients. So looks take a few per cent of a
-    /// long run, whatever the size of the data.
-    pub fn samples_of_look(&self) -> u64 {
+    /// Most validation samples of a look, each with so many labels: an eighth of those learnt since
+    /// the look before, but enough to tell models apart. A look computes no gradients. So looks
+    /// take a few per cent of a long run, whatever the size of the data.
+    pub fn samples_of_look(&self, labels: usize) -> u64 {
         let learnt = self.evaluate_every * (self.batch * self.accumulate) as u64;
-        (learnt / 8).max(ENOUGH_TO_LOOK_AT)
+        let enough = (ENOUGH_LABELS / labels.max(1) as u64).clamp(1, ENOUGH_SAMPLES);
+        (learnt / 8).max(enough)
     }
 
     /// Errs with the first value that no training can use.

@@ -375,7 +375,7 @@ fn early_stop_keeps_the_best_parameters() {
     let best = losses.0.iter().map(|(_, loss)| *loss).fold(f64::INFINITY, f64::min);
     assert_eq!(losses.0[losses.0.len() - 3].1, best, "{:?}", losses.0);
     let forward = overdrive_passes::bind(&model, &[("batch".to_owned(), 32)].into()).unwrap();
-    let seen = Subset::evenly(parts.validation, recipe.samples_of_look());
+    let seen = Subset::evenly(parts.validation, recipe.samples_of_look(1));
     let kept = evaluate(&backend, &forward, &fitted.parameters, &seen).unwrap();
     assert_eq!(kept.loss(), best);
 }
@@ -390,9 +390,10 @@ fn a_look_takes_some_samples_in_the_format_of_the_step() {
     }
     let recipe = Recipe { precision: DType::BF16, ..recipe(5) };
     let (backend, model, parts) = (backend(), model(), parts());
+    let parts = Parts { validation: Arc::clone(&parts.train), ..parts };
     let mut looks = Looks(vec![]);
     let fitted = fit(&run(&backend, &model, &recipe, &parts), &mut looks).unwrap();
-    let seen = Subset::evenly(Arc::clone(&parts.validation), recipe.samples_of_look());
+    let seen = Subset::evenly(Arc::clone(&parts.validation), recipe.samples_of_look(1));
     assert!(seen.len() < parts.validation.len(), "{} samples", parts.validation.len());
     let forward = bind(&model, &[("batch".to_owned(), 32)].into()).unwrap();
     let rounded =

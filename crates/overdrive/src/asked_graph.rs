@@ -67,7 +67,14 @@ impl<'a> AskedModel<'a> {
             let graph = workload.graph.clone();
             return Ok((workload, graph));
         }
-        let recipe = Recipe { contractions: subject.dtype.into() };
+        if subject.dtype.float8.is_some() {
+            let name = subject.dtype.name().unwrap_or_default();
+            return Err(Failure::bad_input(format!(
+                "--dtype {name}: expected f32, bf16 or f16 of a forward pass; add --training, or \
+                 `quantize` the model"
+            )));
+        }
+        let recipe = Recipe { contractions: subject.dtype.precision };
         let graph = precision(&workload.graph, &recipe).map_err(Failure::harness)?;
         let named = (subject.model.as_str(), model);
         Ok((workload, skipped_tiles::applied(subject.skipping, named, graph)?))
@@ -81,9 +88,9 @@ fn trained(
     subject: &SubjectArguments,
     step: &MakeStep<'_>,
 ) -> Result<Workload, Failure> {
-    let precision = subject.dtype.into();
     let moments = subject.moments.into();
-    let recipe = train::Recipe { precision, moments, ..recipe_of(&workload.key.name) };
+    let recipe = train::Recipe { moments, ..recipe_of(&workload.key.name) };
+    let recipe = recipe.in_formats(subject.dtype.clone());
     let graph = &workload.graph;
     let y = graph.outputs().iter().find(|port| port.name == "y");
     let outputs = y.and_then(|y| graph.ty(y.value).sizes().last().copied()).unwrap_or(1);

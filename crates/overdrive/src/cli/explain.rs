@@ -1,10 +1,11 @@
 //! Arguments of `explain`, and those that say which graph is meant.
 
 use super::shared::{Machine, Skipping};
-use super::values::{GpuName, ModeName, MomentsName, Precision, ShardName, named_size};
+use super::values::{GpuName, ModeName, MomentsName, ShardName, formats, named_size};
 use clap::Args;
 use overdrive::ir::Mesh;
 use overdrive::passes::{Compression, ContextExchange};
+use overdrive::train::Formats;
 
 /// One model at one size, as one mode runs it: of `explain` and `profile`.
 #[derive(Args, Debug)]
@@ -14,9 +15,9 @@ pub(crate) struct SubjectArguments {
     /// Execution mode
     #[arg(long, default_value = "compile", value_name = "MODE")]
     pub mode: ModeName,
-    /// Number format of contractions: f32, bf16, f16
-    #[arg(long, default_value = "f32", value_name = "DTYPE")]
-    pub dtype: Precision,
+    /// Number formats of contractions; those of fp8 are for --training
+    #[arg(long, default_value = "f32", value_name = "FORMATS", value_parser = formats())]
+    pub dtype: &'static Formats,
     /// Batch size [default: the model's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub batch: Option<u32>,

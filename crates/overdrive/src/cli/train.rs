@@ -2,12 +2,11 @@
 
 use super::explain::size;
 use super::shared::{Machine, RankOptions, Replacing};
-use super::values::{MomentsName, ShardName};
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use super::values::{MomentsName, ShardName, formats};
 use clap::{Args, ValueEnum};
 use overdrive::passes::{Compression, ContextExchange, Lora};
+use overdrive::train::Formats;
 use overdrive::train::data::Target;
-use overdrive::train::{FORMATS, Formats};
 use std::path::PathBuf;
 
 /// Arguments of `train`.
@@ -137,13 +136,6 @@ impl From<TargetName> for Target {
             TargetName::Quantity => Self::Quantity,
         }
     }
-}
-
-/// The formats of training by name.
-fn formats() -> impl TypedValueParser<Value = &'static Formats> {
-    let names = FORMATS.iter().map(|known| PossibleValue::new(known.name).help(known.help));
-    PossibleValuesParser::new(names)
-        .map(|name| Formats::named(&name).expect("a possible value is a name"))
 }
 
 /// Rank and strength of adapters.

@@ -1,11 +1,12 @@
 //! Values of options: modes, number formats, sizes by name, tolerances.
 
 use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use overdrive::cuda::Gpu;
 use overdrive::cuda::data_sheets::{a100, h100, h200};
 use overdrive::ir::{DType, Mode};
 use overdrive::models::CacheCodes;
-use overdrive::train::{Moments, Shards};
+use overdrive::train::{FORMATS, Formats, Moments, Shards};
 use std::path::PathBuf;
 
 /// Execution modes by name.
@@ -156,4 +157,11 @@ pub(super) fn tolerance(text: &str) -> Result<f64, String> {
         Ok(x) if x >= 0.0 && x.is_finite() => Ok(x),
         _ => Err("expected a number of at least 0".to_owned()),
     }
+}
+
+/// The formats of training by name.
+pub(super) fn formats() -> impl TypedValueParser<Value = &'static Formats> {
+    let names = FORMATS.iter().map(|known| PossibleValue::new(known.name).help(known.help));
+    PossibleValuesParser::new(names)
+        .map(|name| Formats::named(&name).expect("a possible value is a name"))
 }

@@ -129,6 +129,15 @@ fn a_training_step_is_explained_as_one_of_many_ranks_takes_it() {
     folder.line("explain digits-mlp --mesh data=2").ends(2, &["--training"]);
 }
 
+#[test]
+fn a_training_step_on_codes_of_fp8_is_explained() {
+    let folder = Folder::new();
+    let line = "explain text-transformer --gpu h200 --dtype fp8-e4m3";
+    let step = folder.line(&format!("{line} --training --batch 8"));
+    step.ends(0, &["cast_transpose", "float8"]);
+    folder.line(line).ends(2, &["--dtype fp8-e4m3: expected f32, bf16 or f16", "--training"]);
+}
+
 /// A training step of eight ranks on GPUs that are not there.
 const PREDICTED: &str = "plan digits-mlp --training --batch 512 --gpu h200 --mesh data=8 --fabric";
 
