@@ -9,8 +9,8 @@ use overdrive_cpu::CpuBackend;
 use overdrive_ir::backend::{CacheState, Protocol};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{
-    Array, Backend, BackendError, Builder, DType, Graph, Init, Mode, Prim, State, Tensor,
-    TensorType, Tuning,
+    Array, Backend, BackendError, Builder, Compare, DType, Expr, Graph, Init, Mode, Prim, State,
+    Tensor, TensorType, Tuning, Unary,
 };
 use support::{MODES, Session, check, random};
 use testkit::Tolerance;
@@ -92,6 +92,50 @@ fn packed_weights_follow_the_state_that_they_come_from() {
             let expected = &eval(&graph, std::slice::from_ref(&input), &mut states)[0];
             testkit::compare(expected, &session.outputs()[0], Tolerance::new(DType::F32, 8, 10.0))
                 .unwrap();
+        }
+    }
+}
+
+/// How many of a row are greater than each of it, by a function of rows.
+fn places(rows: usize, columns: usize, of: impl for<'b> Fn(Expr<'b>) -> Expr<'b>) -> Graph {
+    let b = Builder::new("places");
+    let p = of(b.input("x", f32s([rows, columns])));
+    let (other, own) = (p.reshape([rows, 1, columns]), p.reshape([rows, columns, 1]));
+    let better = other.compare(Compare::Gt, own);
+    b.output("y", better.select(own.constant(1.0), own.constant(0.0)).sum(&[2]));
+    b.finish().unwrap()
+}
+
+/// A value that is compared with itself may be computed twice, and in other loops. Both times it
+/// has the same bits, so that no number is above itself, and places are those of a ranking.
+#[test]
+fn a_value_equals_itself_however_it_is_computed() {
+    type OfRows = for<'b> fn(Expr<'b>) -> Expr<'b>;
+    let functions: [OfRows; 5] = [
+        |x| x.softmax(1),
+        |x| x / x.unary(Unary::Abs).sum(&[1]).reshape([x.sizes()[0], 1]),
+        |x| (x.silu() * 0.3 + x).unary(Unary::Exp),
+        |x| x.unary(Unary::Logistic) / (x * x).sum(&[1]).reshape([x.sizes()[0], 1]),
+        |x| x.unary(Unary::Tanh) * 1.7 - x,
+    ];
+    for (rows, columns) in [(1, 8), (1, 64), (3, 60), (64, 8), (64, 60), (64, 64)] {
+        let input = random(DType::F32, &[rows, columns], 7);
+        for (number, of) in functions.iter().enumerate() {
+            let graph = places(rows, columns, of);
+            for mode in MODES {
+                let mut session = Session::new(&graph, mode, 1, &[input.to_tensor()]).unwrap();
+                session.run().unwrap();
+                let places = session.outputs().remove(0);
+                for row in 0..rows {
+                    let mut found: Vec<f64> =
+                        (0..columns).map(|column| places.at(&[row, column])).collect();
+                    found.sort_by(f64::total_cmp);
+                    let expected: Vec<f64> = (0..columns).map(|place| place as f64).collect();
+                    let what =
+                        format!("function {number} of {rows} x {columns}, {mode}, row {row}");
+                    assert_eq!(found, expected, "{what}");
+                }
+            }
         }
     }
 }

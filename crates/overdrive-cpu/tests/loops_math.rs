@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use overdrive_cpu::loops::{CompiledLoop, Level};
 use overdrive_cpu::slots::SlotTable;
 use overdrive_cpu::threads::Pool;
+use overdrive_ir::eval::philox;
 use overdrive_ir::plan::{Access, Instr, Program, Store};
 use overdrive_ir::{Binary, DType, SlotId, Unary};
 
@@ -167,6 +168,58 @@ fn pow_and_rem_agree_with_the_library_everywhere() {
             }
         }
     }
+}
+
+#[test]
+fn lanes_divided_by_one_number_have_the_bits_of_a_division() {
+    let ordinary = (0..1 << 16).map(|i| {
+        let bits = philox::bits(1, 1, i) as u32;
+        f32::from_bits(bits & 0x807f_ffff | (100 + (bits >> 23) % 56) << 23)
+    });
+    let ordinary: Vec<f32> = ordinary.collect();
+    let everywhere: Vec<f32> = (0..=u32::MAX).step_by(65_537).map(f32::from_bits).collect();
+    let edges =
+        [0.0, -0.0, 1.0, -3.0, 1e-40, f32::MAX, f32::INFINITY, f32::NAN, 6e-39, 1e10, -1e-9];
+    for level in Level::supported() {
+        for xs in [&ordinary, &everywhere] {
+            for &divisor in ordinary[..200].iter().chain(&edges) {
+                let found = by_one(xs, divisor, level);
+                let wrong = (0..xs.len()).find(|&i| {
+                    let exact = xs[i] / divisor;
+                    found[i].to_bits() != exact.to_bits() && !(found[i].is_nan() && exact.is_nan())
+                });
+                if let Some(i) = wrong {
+                    let x = xs[i];
+                    panic!(
+                        "{level:?}: {x:e} / {divisor:e} = {:e}, found {:e}",
+                        x / divisor,
+                        found[i]
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// `xs` divided by one number, which the loop reads for all lanes.
+fn by_one(xs: &[f32], divisor: f32, level: Level) -> Vec<f32> {
+    let n = xs.len();
+    let mut program = Program { extents: vec![n], ..Program::default() };
+    let load = |slot, stride| Access { slot: SlotId(slot), offset: 0, strides: vec![stride] };
+    let [a, b] = [(0, 1), (1, 0)]
+        .map(|(slot, stride)| program.push(Instr::Load(load(slot, stride)), DType::F32));
+    let value = program.push(Instr::Binary(Binary::Div, a, b), DType::F32);
+    program.stores.push(Store { access: load(2, 1), value });
+    let mut result = vec![0f32; n];
+    let mut table = SlotTable::new(3);
+    table.set(SlotId(0), xs.as_ptr().cast_mut().cast());
+    table.set(SlotId(1), (&raw const divisor).cast_mut().cast());
+    table.set(SlotId(2), result.as_mut_ptr().cast());
+    let pool = Pool::new(NonZeroUsize::MIN).unwrap();
+    let compiled = CompiledLoop::with_level(&program, &|_| DType::F32, level).unwrap();
+    // SAFETY: slots 0 and 2 have `n` elements, slot 1 has one; only `result` is written.
+    unsafe { compiled.run(&pool, &table) };
+    result
 }
 
 /// GELU as models spell it, of a sum or of one value, the powers factored or not.

@@ -8,6 +8,7 @@
 #![allow(unsafe_code)] // Slices from raw operands, as `LaneKernel::run` allows.
 
 use std::marker::PhantomData;
+use std::ops::RangeInclusive;
 
 use overdrive_ir::{Binary, Compare, Unary};
 
@@ -305,23 +306,43 @@ impl<const SINE: bool> LaneKernel for Trig<SINE> {
 }
 
 /// Division of lanes by one number. A vector division takes as long as sixteen multiplications. So
-/// lanes are multiplied by the reciprocal where it is exact to half an ulp. That is where it
-/// neither overflows nor is subnormal.
+/// lanes are multiplied by the reciprocal, and their remainders correct them twice. That gives each
+/// bit of a division: Markstein, "Computation of elementary functions on the IBM RISC System/6000",
+/// 1990. Zeros and numbers far from 1, whose remainders may not be exact, are divided.
+///
+/// Equal operands must give equal bits however a program is compiled. One that compares a quotient
+/// with itself may compute it twice, the second time by lanes of divisors.
 struct DivideByOne;
+
+impl DivideByOne {
+    /// Magnitudes of divisors that are multiplied by.
+    const DIVISORS: RangeInclusive<f32> = 1.0 / (1u64 << 32) as f32..=(1u64 << 32) as f32;
+    /// Bits of 2^-64, and how many numbers lie between it and 2^64.
+    const LEAST: u32 = (127 - 64) << 23;
+    const COUNT: u32 = 128 << 23;
+}
 
 impl LaneKernel for DivideByOne {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: source 0 and the destination have `n` lanes each, apart; source 1 is one number.
         let (dst, a, b) = unsafe { (o.dst::<f32>(n), o.src::<f32>(0, n), *o.src[1].cast::<f32>()) };
-        if b.abs() >= f32::MIN_POSITIVE && b.abs() <= 1.0 / f32::MIN_POSITIVE {
-            let reciprocal = 1.0 / b;
+        let mut is_far = !(I::FMA && Self::DIVISORS.contains(&b.abs()));
+        if !is_far {
+            let (reciprocal, mut far) = (1.0 / b, 0);
             for_lanes(n, PIECE, &o.ahead, |i| {
                 // SAFETY: `a` and `dst` have `n` lanes, and `for_lanes` gives only indices below
                 // `n`.
-                unsafe { *dst.get_unchecked_mut(i) = *a.get_unchecked(i) * reciprocal }
+                let (to, a) = unsafe { (dst.get_unchecked_mut(i), *a.get_unchecked(i)) };
+                let bits = a.to_bits() & (u32::MAX >> 1);
+                far |= u32::from(bits.wrapping_sub(Self::LEAST) > Self::COUNT);
+                let first = a * reciprocal;
+                let second = I::fma(I::fma(-first, b, a), reciprocal, first);
+                *to = I::fma(I::fma(-second, b, a), reciprocal, second);
             });
-        } else {
+            is_far = far != 0;
+        }
+        if is_far {
             for i in 0..n {
                 dst[i] = a[i] / b;
             }
