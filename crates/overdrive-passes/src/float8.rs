@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize};
 
 /// How linear layers are trained on codes of fp8.
 ///
-/// A layer has the name of its weight without the last part, as `block0.ffn.expand`.
+/// A layer has the name of its weight without the last part, as `block0.ffn.expand`. The head of a
+/// model, if it stands outside all scopes, is `output`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Float8 {
@@ -130,9 +131,10 @@ fn is_linear(node: &Node) -> bool {
     node.op.composite::<Linear>().is_some()
 }
 
-/// The name of a layer.
+/// The name of a layer. A head stands outside all scopes, since it may share the embedding's
+/// weight.
 fn name(node: &Node) -> String {
-    node.scope.replace('/', ".")
+    if node.scope.is_empty() { "output".to_owned() } else { node.scope.replace('/', ".") }
 }
 
 /// Whether a pattern is the first parts of a name.

@@ -21,7 +21,7 @@ use overdrive_ir::{
     Tensor, Value,
 };
 pub(crate) use send::{is_send, sends_on};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The scope of what goes from stage to stage.
 const SEND: &str = "send";
@@ -315,6 +315,8 @@ impl Stages {
             };
             map.insert(state.value, made);
         }
+        // A rank that only receives sends zeros to nobody: one tensor of each type for all batches.
+        let mut zeros = HashMap::new();
         for node in graph.nodes() {
             let mut operands: Vec<Expr<'_>> = node.operands.iter().map(|v| map[v]).collect();
             let results = match node.op.prim() {
@@ -325,7 +327,9 @@ impl Stages {
                     let sends = pairs.iter().any(|(source, _)| *source == own);
                     let gets = pairs.iter().any(|(_, target)| *target == own);
                     if !sends {
-                        operands[0] = b.full(operands[0].dtype(), operands[0].shape(), 0.0);
+                        let (dtype, shape) = (operands[0].dtype(), operands[0].shape());
+                        let zero = zeros.entry((dtype, shape.clone()));
+                        operands[0] = *zero.or_insert_with(|| b.full(dtype, shape, 0.0));
                     }
                     if sends || gets { b.again(node, &operands) } else { operands }
                 }

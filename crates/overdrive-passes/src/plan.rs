@@ -21,7 +21,7 @@ mod steps;
 pub(crate) mod updates;
 
 pub use arena::place;
-pub use error::PlanError;
+pub use error::{OR_SMALLER_BATCH, PlanError};
 pub(crate) use steps::steps;
 
 use crate::draft::{Draft, DraftSize, PassChange};

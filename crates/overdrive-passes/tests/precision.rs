@@ -158,6 +158,24 @@ fn a_recipe_says_which_layers_stay_in_float_and_notes_say_why() {
     }
 }
 
+#[test]
+fn a_head_that_shares_a_weight_has_a_name() {
+    let b = Builder::new("tied");
+    let tokens = b.state_named("token.weight", f32s([48, 32]), Init::Constant(0.1));
+    let x = layer(b.input("x", f32s([16, 32])), "block", [32, 32]);
+    b.output("y", x.linear(tokens.t(), None));
+    let graph = b.finish().unwrap();
+    let left = |float8: &Float8| {
+        let left = left_in_float(&graph, float8);
+        left.into_iter().map(|s| format!("{}: {}", s.layer, s.reason)).collect::<Vec<_>>()
+    };
+    assert_eq!(left(&CURRENT), ["output: no contraction follows it"]);
+    let except = vec!["output".to_owned()];
+    let named = Float8 { except, last: true, ..CURRENT };
+    assert_eq!(left(&named), ["output: the recipe leaves out `output`"]);
+    float8_of(&graph, &named);
+}
+
 fn float8_of(graph: &Graph, recipe: &Float8) -> Graph {
     let lowered = float8(graph, recipe, DType::BF16).unwrap();
     verify(&lowered).unwrap();

@@ -44,11 +44,14 @@ pub struct Progress {
     pub best_loss: f64,
     /// Looks at the validation samples since.
     pub stale: u64,
+    /// Validation loss after these steps, if there was a look. Checkpoints of earlier versions do
+    /// not tell.
+    pub loss: Option<f64>,
 }
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { done: 0, best_loss: f64::INFINITY, stale: 0 }
+        Self { done: 0, best_loss: f64::INFINITY, stale: 0, loss: None }
     }
 }
 
@@ -78,6 +81,15 @@ impl Checkpoint {
         let is_whole =
             || overdrive_files::listed_set(path, CONTENTS).map_or(true, |f| !f.is_empty());
         if path.is_dir() { is_whole() } else { path.is_file() }
+    }
+
+    /// Copies of its states for which a run needs room in its folder of checkpoints. Two, since a
+    /// checkpoint stays until the next one is whole. One that the run goes on from is there.
+    pub(crate) fn copies_to_come(folder: &Path, resume: Option<&Self>) -> usize {
+        let is_there = resume.is_some_and(|earlier| {
+            !earlier.files.is_empty() && earlier.files.keys().all(|file| file.starts_with(folder))
+        });
+        if is_there { 1 } else { 2 }
     }
 
     /// Opens the checkpoint in a folder, or in a file of an earlier version.

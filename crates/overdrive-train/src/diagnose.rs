@@ -4,9 +4,12 @@
 //! value added. The answer thus names an op of the model and its scope, and not a fused loop.
 
 use crate::TrainError;
+use crate::step::OPTIMIZER;
 use overdrive_ir::{
-    Backend, Builder, Compare, DType, Graph, Mode, Reducer, State, Tensor, Tuning, Unary, Value,
+    Backend, Builder, Compare, DType, Graph, Mode, Node, Reducer, State, Tensor, Tuning, Unary,
+    Value,
 };
+use std::collections::BTreeSet;
 
 /// The first input, state or op of `graph` with a value that is not finite, in words; `None` if all
 /// are finite.
@@ -50,14 +53,46 @@ pub fn first(
         }
         let node = graph.producer(value).expect("results of nodes are watched");
         let scope = if node.scope.is_empty() { graph.name() } else { &node.scope };
+        let of = of_gradients(graph, node);
         let text = format!(
-            "`{}` at {scope} made the first value that is not finite, in {}",
+            "`{}` at {scope}{of} made the first value that is not finite, in {}",
             node.op.name(),
             graph.ty(value)
         );
         return Ok(Some(text));
     }
     Ok(None)
+}
+
+/// Names the parameters from whose gradients a node of the optimizer alone computes a norm; empty
+/// for any other node.
+fn of_gradients(graph: &Graph, node: &Node) -> String {
+    /// As many names as a line has room for.
+    const MOST: usize = 4;
+    let is_shared = |node: &Node| &*node.scope == OPTIMIZER;
+    let mut behind: Vec<&Node> = Some(node).into_iter().filter(|node| is_shared(node)).collect();
+    let mut names = BTreeSet::new();
+    while let Some(node) = behind.pop() {
+        for value in &node.operands {
+            // The update of a parameter, which has a scope of its own, reads its gradient.
+            let readers = graph.nodes().iter().filter(|reader| reader.operands.contains(value));
+            let of = |reader: &Node| {
+                reader.scope.strip_prefix(OPTIMIZER)?.strip_prefix('/').map(str::to_owned)
+            };
+            let read_by: BTreeSet<String> = readers.filter_map(of).collect();
+            match graph.producer(*value) {
+                Some(inner) if read_by.is_empty() && is_shared(inner) => behind.push(inner),
+                _ => names.extend(read_by),
+            }
+        }
+    }
+    let shown: Vec<String> = names.iter().take(MOST).map(|name| format!("`{name}`")).collect();
+    let more = names.len().saturating_sub(MOST);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    match shown.is_empty() {
+        true => String::new(),
+        false => format!(", from gradients of {}{more},", shown.join(", ")),
+    }
 }
 
 /// The graph without its outputs and updates but with an output for each float value: 1 where all

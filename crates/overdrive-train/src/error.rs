@@ -36,12 +36,14 @@ pub enum TrainError {
         remedy: String,
     },
     /// A NaN or an infinity ended the training. The parameters are those before the step.
-    #[error("step {step}: {first}; lower the learning rate, clip gradients, or train in f32")]
+    #[error("step {step}: {first}; {advice}")]
     NonFinite {
         /// The step, from 0.
         step: u64,
         /// Its origin, as [`diagnose`](crate::diagnose) found it.
         first: String,
+        /// The remedy, by the recipe.
+        advice: &'static str,
     },
     /// A file of tensors.
     #[error(transparent)]

@@ -14,6 +14,7 @@ use crate::{Evaluation, TrainError};
 use overdrive_formats::{Differences, ParametersError, Tensors};
 use overdrive_ir::{Backend, DType, Graph, State, Tensor, TensorType, Tuning};
 use overdrive_passes::precision;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 /// A bound graph with input `x` `[B, ...]` and output `y` `[B, ..., classes]`, made to judge its
@@ -178,15 +179,30 @@ impl<'a> Evaluator<'a> {
         split: &dyn Split,
         len: u64,
     ) -> Result<Evaluation, TrainError> {
+        let whole = self.evaluate_while(state, (split, len), &mut |_| ControlFlow::Continue(()))?;
+        Ok(whole.expect("nobody ends it"))
+    }
+
+    /// The same. `goes_on` is asked before each batch, with the number of samples that are judged;
+    /// `None` if it breaks.
+    fn evaluate_while(
+        &mut self,
+        state: &mut State,
+        (split, len): (&dyn Split, u64),
+        goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Option<Evaluation>, TrainError> {
         let mut evaluation = Evaluation::default();
         for batch in self.judged.batches_up_to(split, len) {
+            if goes_on(evaluation.losses.len() as u64).is_break() {
+                return Ok(None);
+            }
             let (batch, count) = batch?;
             let place = (self.model.graph(), self.ranks.rank());
             let given = self.held.given((&batch, 0, 1), place);
             let outputs = self.model.run(self.backend, state, &by_name(&given))?;
             evaluation.add((&batch, count), &outputs);
         }
-        Ok(evaluation)
+        Ok(Some(evaluation))
     }
 }
 
@@ -201,6 +217,22 @@ pub fn evaluate(
     parameters: &Tensors,
     split: &dyn Split,
 ) -> Result<Evaluation, TrainError> {
+    let whole =
+        evaluate_while((backend, graph), parameters, split, &mut |_| ControlFlow::Continue(()))?;
+    Ok(whole.expect("nobody ends it"))
+}
+
+/// As [`evaluate`]. `goes_on` is asked before each batch, with the number of samples that are
+/// judged; `None` if it breaks.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn evaluate_while(
+    (backend, graph): (&dyn Backend, &Graph),
+    parameters: &Tensors,
+    split: &dyn Split,
+    goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<Option<Evaluation>, TrainError> {
     let differences = Differences::between(graph, parameters);
     if !differences.is_empty() {
         let path = PathBuf::from("the parameters given");
@@ -210,5 +242,6 @@ pub fn evaluate(
     for (name, tensor) in parameters {
         state.buffers.insert(name.clone(), backend.upload(tensor)?);
     }
-    Evaluator::new(backend, graph, split.target())?.evaluate(&mut state, split)
+    let mut evaluator = Evaluator::new(backend, graph, split.target())?;
+    evaluator.evaluate_while(&mut state, (split, split.len()), goes_on)
 }

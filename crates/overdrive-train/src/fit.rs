@@ -1,14 +1,14 @@
 //! The loop around the step: batches, validation, early stop, checkpoints.
 
 use crate::advice::advised;
-use crate::checkpoint::{Keeper, PartFile, RunFacts};
+use crate::checkpoint::{Checkpoint, Keeper, PartFile, RunFacts};
 use crate::data::{Batch, Shifted, Split, Subset, hex};
 use crate::learner::learner;
 use crate::ranks::{Neighbours, Ranks, Votes};
 use crate::trainer::{Initial, initial_elements};
 use crate::{
-    Augmentation, Ending, Evaluator, Fit, Fitted, Observer, Progress, Recipe, Sharing, Shuffle,
-    TrainError, Trainer, initial_parameter, with_loss,
+    Augmentation, Ending, Evaluator, Fit, Fitted, Observer, Progress, Recipe, Shards, Sharing,
+    Shuffle, TrainError, Trainer, initial_parameter, with_loss,
 };
 use overdrive_formats::Tensors;
 use overdrive_ir::eval::philox;
@@ -63,12 +63,12 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         (progress, best) = (checkpoint.progress, trainer.best_of(checkpoint)?);
     }
     if let Some(path) = run.checkpoint.filter(|_| ranks.is_first()) {
-        // The checkpoint before stays until the next one is whole; the model is no larger than
-        // either.
+        // The model is no larger than a checkpoint, and comes when only one is left.
         let best = if recipe.early_stop.is_some() { trainer.parameter_bytes() } else { 0 };
         let files = if trainer.held().is_split() { ranks.all_count() } else { 1 };
         let bytes = (trainer.snapshot_bytes() + best) / files as u64;
-        overdrive_files::check_room(path, &vec![bytes; 2 * files])?;
+        let copies = Checkpoint::copies_to_come(path, run.resume);
+        overdrive_files::check_room(path, &vec![bytes; copies * files])?;
     }
     let mut keeper = run.checkpoint.map(|path| Keeper::open(path, ranks)).transpose()?;
     let choices = trainer.choices().clone();
@@ -78,10 +78,14 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         Augmentation::Shift => Some(Shifted::new(run.train)?),
     };
     let train = shifted.as_ref().map_or(run.train, |shifted| shifted as &dyn Split);
-    let mut ending = Ending::Finished;
+    let is_stale = |progress: &Progress| {
+        recipe.early_stop.is_some_and(|stop| progress.stale >= u64::from(stop.patience))
+    };
+    // A run that was killed after its last checkpoint may have ended before.
+    let mut ending = if is_stale(&progress) { Ending::Early } else { Ending::Finished };
     let mut wishes_on = true;
     let mut next = part_of_batches(train, recipe, trainer.done(), ranks);
-    while trainer.done() < recipe.steps {
+    while ending == Ending::Finished && trainer.done() < recipe.steps {
         let (now, after) = (next?, trainer.done() + 1);
         // Batches after the last step are drawn and never used.
         // Ranks exchange while their devices compute, so they end one step after the first wish to.
@@ -101,7 +105,7 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         if let Some(keeper) = keeper.as_mut().filter(|_| all.is_written) {
             keeper.settle()?;
         }
-        progress.done = trainer.done();
+        (progress.done, progress.loss) = (trainer.done(), None);
         let looks =
             progress.done.is_multiple_of(recipe.evaluate_every) || progress.done == recipe.steps;
         if looks {
@@ -111,8 +115,9 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
             if !evaluation.loss().is_finite() {
                 keeper.as_mut().map_or(Ok(()), Keeper::settle)?;
                 let first = format!("the loss on the validation samples is {}", evaluation.loss());
-                return Err(TrainError::NonFinite { step: progress.done, first });
+                return Err(recipe.diverged(progress.done, first));
             }
+            progress.loss = Some(evaluation.loss());
             if evaluation.loss() < progress.best_loss {
                 (progress.best_loss, progress.stale) = (evaluation.loss(), 0);
                 if recipe.early_stop.is_some() {
@@ -122,9 +127,12 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
                 progress.stale += 1;
             }
         }
-        let early =
-            recipe.early_stop.is_some_and(|stop| progress.stale >= u64::from(stop.patience));
-        let is_last = early || !goes_on || progress.done == recipe.steps;
+        if !goes_on {
+            ending = Ending::Interrupted;
+        } else if is_stale(&progress) {
+            ending = Ending::Early;
+        }
+        let is_last = ending != Ending::Finished || progress.done == recipe.steps;
         if let Some(keeper) = keeper.as_mut().filter(|_| is_last || looks && all.is_due) {
             keeper.write(|| {
                 let (state, best) = (trainer.state_parts()?, trainer.parts_of(&best));
@@ -132,20 +140,15 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
                 Ok(PartFile { run, mesh: mesh.clone(), state, best })
             })?;
         }
-        if !goes_on {
-            ending = Ending::Interrupted;
-            break;
-        }
-        if early {
-            ending = Ending::Early;
-            break;
-        }
     }
     keeper.as_mut().map_or(Ok(()), Keeper::settle)?;
     let has_best = recipe.early_stop.is_some() && progress.best_loss.is_finite();
-    let own = if has_best { best } else { trainer.own_parameters()? };
+    let (own, validation_loss) = match has_best {
+        true => (best, Some(progress.best_loss)),
+        false => (trainer.own_parameters()?, progress.loss),
+    };
     let parameters = trainer.gathered(own)?;
-    Ok(Fitted { parameters, progress, ending })
+    Ok(Fitted { parameters, validation_loss, progress, ending })
 }
 
 /// Identifies the origin of a run: the hash of its training samples and of its frozen weights,
@@ -181,16 +184,27 @@ fn trained_by_all(run: &Fit<'_>, forward: &Graph, (origin, done): (&str, u64)) -
     }
     let mut model = Sha256::new();
     model.update(forward.to_string());
+    // A line for each field of the recipe: ranks name those that differ.
+    let recipe = serde_json::to_value(run.recipe).expect("a recipe is plain data");
+    let fields = recipe.as_object().into_iter().flatten();
+    let fields = fields.map(|(field, value)| format!("recipe, {field}: {value}"));
+    let shards = match run.sharing.states {
+        Shards::Nothing => "nothing",
+        Shards::Optimizer => "the optimizer",
+        Shards::Parameters => "optimizer and matrices",
+    };
+    let context = run.sharing.context.map(|exchange| exchange.to_string());
     let lines = [
-        format!("version {}", env!("CARGO_PKG_VERSION")),
-        format!("recipe {}", serde_json::to_string(run.recipe).expect("a recipe is plain data")),
         format!("data of SHA-256 {origin}"),
         format!("model of SHA-256 {}", hex(model)),
         format!("initial weights of SHA-256 {}", hex(weights)),
         format!("{done} steps done"),
-        format!("a checkpoint: {}, {:?}", run.checkpoint.is_some(), run.sharing),
+        format!("checkpoints: {}", if run.checkpoint.is_some() { "yes" } else { "no" }),
+        format!("shared out: {shards}"),
+        format!("context by {}", context.as_deref().unwrap_or("the fastest way")),
     ];
-    lines.join("\n")
+    let version = format!("version {}", env!("CARGO_PKG_VERSION"));
+    std::iter::once(version).chain(fields).chain(lines).collect::<Vec<_>>().join("\n")
 }
 
 /// The batches of a step: every sample once an epoch, in an order of its own each.

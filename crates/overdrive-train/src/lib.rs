@@ -47,7 +47,7 @@ mod trainer;
 pub use checkpoint::{Checkpoint, Progress, SavedState, SavedStates};
 pub use distil_gate::distil_gate;
 pub use error::TrainError;
-pub use evaluate::{Evaluator, Judged, evaluate};
+pub use evaluate::{Evaluator, Judged, evaluate, evaluate_while};
 pub use evaluation::Evaluation;
 pub use fit::{batches, fit};
 pub use formats::{FORMATS, Formats, NamedFormats};

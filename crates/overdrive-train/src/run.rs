@@ -107,6 +107,8 @@ pub struct Fitted {
     /// Parameters that were trained: with early stop the best, else the last. If ranks share out
     /// parameters, rank 0 has whole ones and any other its parts.
     pub parameters: Tensors,
+    /// Validation loss of these parameters, by the look that saw them; `None` if none did.
+    pub validation_loss: Option<f64>,
     /// How far it came.
     pub progress: Progress,
     /// Why it ended.

@@ -79,6 +79,10 @@ pub(crate) enum Role {
     Update,
 }
 
+/// Most batches of a step in stages. Its plan has the steps of all of them, and planning takes time
+/// and memory in proportion or more.
+const MOST_BATCHES: usize = 256;
+
 /// The step of a bound graph with output `loss` ([`crate::with_loss`]), for ranks of this mesh.
 /// With stages along `pipeline` it takes all batches of an update at once, by the names of
 /// [`overdrive_passes::of_batch`]; else it is [`training_step`].
@@ -95,6 +99,11 @@ pub fn training_step_on(graph: &Graph, recipe: &Recipe, mesh: &Mesh) -> Result<G
         let found = recipe.formats().name().unwrap_or("fp8").to_owned();
         let remedy = "train in bf16, or leave `pipeline` out of the mesh";
         return Err(TrainError::invalid("mesh, `pipeline`", expected, found, remedy));
+    }
+    if recipe.accumulate > MOST_BATCHES {
+        let expected = format!("at most {MOST_BATCHES} batches of an update that goes in stages");
+        let remedy = "use fewer and larger batches: past eight for each stage little is idle";
+        return Err(TrainError::invalid("recipe, accumulate", expected, recipe.accumulate, remedy));
     }
     let staged = Stages::divide(graph, count)?.pipeline(graph, recipe.accumulate)?;
     training_step(&staged, &Recipe { accumulate: 1, ..recipe.clone() })

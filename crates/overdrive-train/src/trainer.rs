@@ -283,13 +283,13 @@ impl<'a> Trainer<'a> {
         if !applied && !overflowed && self.ranks.all_count() > 1 {
             let first =
                 "the loss or a gradient is not finite (one rank would say where)".to_owned();
-            return Err(TrainError::NonFinite { step, first });
+            return Err(self.recipe.diverged(step, first));
         }
         if !applied && !overflowed {
             let first = diagnose::first(self.backend, self.step.graph(), &self.state, &given)?;
             let first =
                 first.unwrap_or_else(|| "a gradient of an earlier batch is not finite".to_owned());
-            return Err(TrainError::NonFinite { step, first });
+            return Err(self.recipe.diverged(step, first));
         }
         self.done += 1;
         let positions = last.labels.ty().elements() / last.x.ty().sizes()[0];

@@ -181,6 +181,17 @@ fn samples(path: &Path) -> Arc<Samples> {
     }
 }
 
+/// If the lines before each record were counted, this would take the square of the length.
+#[test]
+fn a_csv_of_many_lines_is_read_in_one_go() {
+    let lines = "0.5,1.25,0\n1.5,-2.25,1\n".repeat(500_000);
+    let (_folder, path) = file("long.csv", &lines);
+    assert_eq!(samples(&path).labels().len(), 1_000_000);
+    let (_folder, path) = file("long.csv", lines + "1,x,0\n");
+    let error = read(&path).unwrap_err();
+    assert!(error.contains("line 1000001, column 1: expected a number"), "{error}");
+}
+
 #[test]
 fn csv_is_features_and_a_class_a_line() {
     let (_folder, path) = file("a.csv", "height,width,class\n1, 2.5 ,0\n-3,4,2\n");

@@ -13,8 +13,8 @@ use overdrive_passes::{bind, precision};
 use overdrive_train::data::{Batch, Dataset, Parts, Split, Subset, Target, digits};
 use overdrive_train::{
     Checkpoint, Decay, EarlyStop, Ending, Evaluation, FORMATS, Fit, Fitted, NamedFormats, Observer,
-    Optimizer, Progress, Recipe, Schedule, StepReport, TrainError, Trainer, batches, evaluate, fit,
-    initial_parameters, training_step, with_loss,
+    Optimizer, Progress, Recipe, Schedule, StepReport, TrainError, Trainer, batches, evaluate,
+    evaluate_while, fit, initial_parameters, training_step, with_loss,
 };
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -326,7 +326,7 @@ fn file_of_an_earlier_version(checkpoint: &Checkpoint, path: &Path) {
         let whole = states.iter().map(|(name, saved)| (name, saved.read().unwrap()));
         tensors.extend(whole.map(|(name, tensor)| (format!("{prefix}{name}"), tensor)));
     }
-    let Progress { done, best_loss, stale } = checkpoint.progress;
+    let Progress { done, best_loss, stale, .. } = checkpoint.progress;
     for (name, count) in [("done", done), ("stale", stale)] {
         let count = Tensor::from_ints(DType::U64, [1usize], &[count.into()]);
         tensors.insert(format!("progress/{name}"), count);
@@ -378,6 +378,57 @@ fn early_stop_keeps_the_best_parameters() {
     let seen = Subset::evenly(parts.validation, recipe.samples_of_look(1));
     let kept = evaluate(&backend, &forward, &fitted.parameters, &seen).unwrap();
     assert_eq!(kept.loss(), best);
+}
+
+#[test]
+fn a_run_that_had_stopped_early_takes_no_further_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("checkpoint");
+    let schedule = Schedule { peak: 0.3, warmup: 0, decay: Decay::Constant };
+    let recipe = Recipe { early_stop: Some(EarlyStop { patience: 1 }), schedule, ..recipe(400) };
+    let (backend, model, parts) = (backend(), model(), parts());
+    let run = Fit { checkpoint: Some(&file), ..run(&backend, &model, &recipe, &parts) };
+    let first = fit(&run, &mut ()).unwrap();
+    assert_eq!(first.ending, Ending::Early);
+    assert_eq!(first.validation_loss, Some(first.progress.best_loss));
+    let checkpoint = Checkpoint::read(&file).unwrap();
+    let again = fit(&Fit { resume: Some(&checkpoint), ..run }, &mut StopAfter(0)).unwrap();
+    assert_eq!(again, first);
+}
+
+#[test]
+fn without_early_stop_the_validation_loss_is_that_of_the_last_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("checkpoint");
+    let schedule = Schedule { peak: 0.3, warmup: 0, decay: Decay::Constant };
+    let recipe = Recipe { schedule, ..recipe(40) };
+    let (backend, model, parts) = (backend(), model(), parts());
+    let run = Fit { checkpoint: Some(&file), ..run(&backend, &model, &recipe, &parts) };
+    let whole = fit(&run, &mut ()).unwrap();
+    let forward = bind(&model, &[("batch".to_owned(), 32)].into()).unwrap();
+    let seen = Subset::evenly(Arc::clone(&parts.validation), recipe.samples_of_look(1));
+    let last = evaluate(&backend, &forward, &whole.parameters, &seen).unwrap().loss();
+    assert!(last > whole.progress.best_loss, "the rate wanders, so that another look is the best");
+    assert_eq!(whole.validation_loss, Some(last));
+    // A run of which only scoring was left knows it too.
+    let checkpoint = Checkpoint::read(&file).unwrap();
+    assert_eq!(fit(&Fit { resume: Some(&checkpoint), ..run }, &mut ()).unwrap(), whole);
+    let ended = fit(&Fit { resume: None, checkpoint: None, ..run }, &mut StopAfter(7)).unwrap();
+    assert_eq!(ended.validation_loss, None, "two steps after the look");
+}
+
+#[test]
+fn an_evaluation_ends_when_it_is_told_to() {
+    let (backend, model, parts) = (backend(), model(), parts());
+    let forward = bind(&model, &[("batch".to_owned(), 32)].into()).unwrap();
+    let (weights, mut told) = (initial_parameters(&forward, 1), vec![]);
+    let mut goes_on = |done| {
+        told.push(done);
+        if done == 64 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let split = parts.test.as_ref();
+    let found = evaluate_while((&backend, &forward), &weights, split, &mut goes_on).unwrap();
+    assert_eq!((found, told), (None, vec![0, 32, 64]));
 }
 
 #[test]
@@ -485,8 +536,23 @@ fn the_first_op_that_is_not_finite_is_named_and_parameters_stay() {
     let text = error.to_string();
     assert!(text.contains("`log` at layer made the first value that is not finite"), "{text}");
     assert_eq!(weights(&trainer), before);
+    assert!(text.ends_with("; lower the learning rate, or clip gradients"), "{text}");
     let error = trainer.step(&[batch([f32::NAN, 1.0, 1.0, 2.0], [1, 1])]).unwrap_err().to_string();
     assert!(error.contains("input `x`"), "{error}");
+}
+
+#[test]
+fn gradients_whose_norm_overflows_are_those_of_a_parameter() {
+    let (graph, backend) = (regression(), backend());
+    let sgd = plain(Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 });
+    let recipe = Recipe { clip_norm: Some(1.0), ..sgd };
+    let mut trainer =
+        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1), &Tuning::default())
+            .unwrap();
+    // The gradient is about 1e24, and its square no f32. So is no square of a residual.
+    let error = trainer.step(&[batch([1e12, 0.0, 0.0, 1.0], [0, 0])]).unwrap_err().to_string();
+    assert!(error.contains(" at optimizer, from gradients of `w`, made the first"), "{error}");
+    assert!(error.ends_with("; lower the learning rate"), "{error}");
 }
 
 #[test]

@@ -23,6 +23,12 @@ use std::time::{Duration, Instant};
 /// Points of a loss curve that a record keeps at most.
 const POINTS: u64 = 500;
 
+/// How the bar looks. On a terminal it is one line, however narrow.
+const LOOKS: Looks = Looks {
+    on_terminal: "{elapsed_precise} {bar:10} {pos}/{len} {wide_msg}",
+    in_log: "{elapsed_precise} {pos}/{len} steps, {msg}",
+};
+
 /// Shows a bar, keeps the curves, and ends the run when asked to.
 pub(crate) struct Watch {
     bar: ProgressBar,
@@ -81,11 +87,7 @@ impl Watch {
         done: u64,
         stop: Stop,
     ) -> Self {
-        let looks = Looks {
-            on_terminal: "{elapsed_precise} {bar:30} {pos}/{len} {msg}",
-            in_log: "{elapsed_precise} {pos}/{len} steps, {msg}",
-        };
-        let bar = seen(ProgressBar::new(recipe.steps).with_message("preparing"), &looks);
+        let bar = seen(ProgressBar::new(recipe.steps).with_message("preparing"), &LOOKS);
         bar.set_position(done);
         Self {
             bar,
@@ -201,7 +203,8 @@ impl Observer for Watch {
             let after_first = self.bar.length().map(|all| all - self.first - 1);
             left(first.elapsed(), done - self.first - 1, after_first)
         });
-        self.bar.set_message(format!("loss {:.4}{rate}{share}{left}", report.loss));
+        // A narrow terminal cuts off its end.
+        self.bar.set_message(format!("loss {:.4}{left}{rate}{share}", report.loss));
         self.bar.set_position(done);
         if self.stop.is_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
@@ -210,9 +213,11 @@ impl Observer for Watch {
         self.pace.since = None;
         self.validation.push((done as f64, evaluation.loss()));
         let seconds = self.started.elapsed().as_secs_f64();
-        let loss = evaluation.loss();
+        let (loss, samples) = (evaluation.loss(), evaluation.losses.len());
         // A line is for a log; the bar tells those who watch.
-        self.bar.suspend(|| note!("step {done}: validation loss {loss:.4}, {seconds:.1} s"));
+        self.bar.suspend(|| {
+            note!("step {done}: validation loss {loss:.4} of {samples} samples, {seconds:.1} s");
+        });
     }
 }
 
@@ -261,7 +266,12 @@ pub(crate) fn record(
         Target::Classes => "loss_nats",
         Target::Quantity => "mean_squared_error",
     };
-    quantities.insert(format!("validation_{loss}"), fitted.progress.best_loss);
+    let validation = fitted.validation_loss;
+    quantities.extend(validation.map(|found| (format!("validation_{loss}"), found)));
+    if watch.first > 0 {
+        // Its seconds and curves, and steps that it skipped, are those of this process.
+        quantities.insert("resumed_from_step".to_owned(), watch.first as f64);
+    }
     if watch.ranks > 1 {
         quantities.insert("ranks".to_owned(), watch.ranks as f64);
         quantities.insert("sent_bytes_per_batch".to_owned(), watch.sent_bytes as f64);
@@ -310,6 +320,66 @@ pub(crate) fn record(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::terminal::NO_TERMINAL;
+    use indicatif::{ProgressDrawTarget, ProgressStyle, TermLike};
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    /// A terminal of 80 columns that keeps what is drawn.
+    #[derive(Debug, Clone, Default)]
+    struct Drawn(Arc<Mutex<String>>);
+
+    impl TermLike for Drawn {
+        fn width(&self) -> u16 {
+            NO_TERMINAL
+        }
+
+        fn write_line(&self, line: &str) -> io::Result<()> {
+            self.write_str(&format!("{line}\n"))
+        }
+
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().unwrap().push_str(text);
+            Ok(())
+        }
+
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn clear_line(&self) -> io::Result<()> {
+            self.write_str("\n")
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_bar_is_one_line_of_a_terminal() {
+        let drawn = Drawn::default();
+        let target = ProgressDrawTarget::term_like(Box::new(drawn.clone()));
+        let bar = ProgressBar::with_draw_target(Some(100_000), target);
+        bar.set_style(ProgressStyle::with_template(LOOKS.on_terminal).unwrap());
+        bar.set_message("loss 2.1234, about 113 min left, 123456 tokens/s, 12 % of peak");
+        bar.tick();
+        let lines = drawn.0.lock().unwrap().clone();
+        assert!(lines.contains("loss 2.1234, about 113 min left"), "{lines}");
+        assert!(lines.lines().all(|line| console::measure_text_width(line) <= 80), "{lines}");
+    }
 
     #[test]
     fn a_pace_counts_neither_the_first_step_nor_looks() {

@@ -2,6 +2,9 @@
 
 use overdrive_ir::{BackendError, GraphError};
 
+/// Ends the remedy for a plan above its limit: some callers know whether a smaller batch fits.
+pub const OR_SMALLER_BATCH: &str = ", or a smaller batch";
+
 /// Why no plan could be made.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {
@@ -16,7 +19,7 @@ pub enum PlanError {
     /// Main memory exceeds `Tuning::memory_limit`.
     #[error(
         "`{graph}` needs {needed} bytes of memory ({} of it states, inputs and outputs), the limit \
-         is {limit}; {}: use a smaller batch, or a limit of at least {least} bytes",
+         is {limit}; {}: use a limit of at least {least} bytes{OR_SMALLER_BATCH}",
         needed - during,
         reached((*needed, *least), *waits)
     )]
@@ -61,7 +64,7 @@ impl PlanError {
                 needed,
                 available: limit,
                 remedy: format!(
-                    "{}; use a smaller batch, or a limit of at least {least} bytes",
+                    "{}; use a limit of at least {least} bytes{OR_SMALLER_BATCH}",
                     reached((needed, least), waits)
                 ),
             },

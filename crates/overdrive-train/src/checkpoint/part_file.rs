@@ -28,6 +28,9 @@ pub(crate) struct RunFacts {
     /// Bits of a loss, which may be infinite.
     best_loss: u64,
     stale: u64,
+    /// Bits of a loss; earlier versions kept none.
+    #[serde(default)]
+    loss: Option<u64>,
     recipe: Recipe,
     data: String,
     choices: BTreeMap<String, Choice>,
@@ -39,15 +42,16 @@ impl RunFacts {
         (recipe, data): (&Recipe, &str),
         choices: &BTreeMap<String, Choice>,
     ) -> Self {
-        let Progress { done, best_loss, stale } = progress;
+        let Progress { done, best_loss, stale, loss } = progress;
+        let (best_loss, loss) = (best_loss.to_bits(), loss.map(f64::to_bits));
         let (recipe, data, choices) = (recipe.clone(), data.to_owned(), choices.clone());
-        Self { done, best_loss: best_loss.to_bits(), stale, recipe, data, choices }
+        Self { done, best_loss, stale, loss, recipe, data, choices }
     }
 
     pub(super) fn checkpoint(self) -> Checkpoint {
-        let best_loss = f64::from_bits(self.best_loss);
+        let (best_loss, loss) = (f64::from_bits(self.best_loss), self.loss.map(f64::from_bits));
         Checkpoint {
-            progress: Progress { done: self.done, best_loss, stale: self.stale },
+            progress: Progress { done: self.done, best_loss, stale: self.stale, loss },
             recipe: self.recipe,
             data: self.data,
             choices: self.choices,

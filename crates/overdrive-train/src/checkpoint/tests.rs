@@ -51,6 +51,22 @@ impl Observer for Ends {
     }
 }
 
+#[test]
+fn a_run_that_goes_on_needs_room_for_one_copy_more() {
+    let folder = Path::new("model.checkpoint");
+    let of = |file: &str| {
+        let empty = tempfile::NamedTempFile::new().unwrap();
+        let sum = Checksum::of_file(empty.path()).unwrap();
+        Checkpoint { files: [(file.into(), sum)].into(), ..Checkpoint::default() }
+    };
+    let copies = |earlier: &Checkpoint| Checkpoint::copies_to_come(folder, Some(earlier));
+    assert_eq!(Checkpoint::copies_to_come(folder, None), 2);
+    assert_eq!(copies(&of("model.checkpoint/0-of-1.safetensors")), 1);
+    assert_eq!(copies(&of("elsewhere/0-of-1.safetensors")), 2);
+    // The file of an earlier version stays beside the folder until the end.
+    assert_eq!(copies(&Checkpoint::default()), 2);
+}
+
 /// The place of a run's checkpoint, and the one that it goes on from.
 #[derive(Copy, Clone, Default)]
 struct Kept<'a> {

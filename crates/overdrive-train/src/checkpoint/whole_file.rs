@@ -57,6 +57,7 @@ pub(super) fn read(path: &Path) -> Result<Checkpoint, TrainError> {
         done: counter(DONE, DType::U64)?.to_ints()[0] as u64,
         best_loss: counter(BEST_LOSS, DType::F64)?.to_f64()[0],
         stale: counter(STALE, DType::U64)?.to_ints()[0] as u64,
+        loss: None,
     };
     Ok(checkpoint)
 }

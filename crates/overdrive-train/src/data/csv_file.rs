@@ -11,6 +11,7 @@ use csv::{ReaderBuilder, StringRecord, Trim};
 use overdrive_formats::TableColumns;
 use overdrive_ir::{DType, Tensor};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// The form of a line.
 const LINES: &str = "a line is numbers with commas between, and a label";
@@ -23,18 +24,20 @@ const LINES: &str = "a line is numbers with commas between, and a label";
 pub(super) fn decode(place: &str, text: &[u8], reading: &Reading) -> Result<Samples, TrainError> {
     let mut reader =
         ReaderBuilder::new().has_headers(false).flexible(true).trim(Trim::All).from_reader(text);
-    let at =
-        |byte: Option<u64>| format!("{place}, line {}", line_of(text, byte.unwrap_or(0) as usize));
+    let at = |position: Option<&csv::Position>| Place {
+        file: place,
+        text,
+        byte: position.map_or(0, |position| position.byte() as usize),
+    };
     let mut table: Option<Table<'_>> = None;
     for record in reader.records() {
         let record = record.map_err(|e| {
-            let at = at(e.position().map(csv::Position::byte));
-            TrainError::invalid(at, "a line of CSV in UTF-8", e, LINES)
+            TrainError::invalid(at(e.position()), "a line of CSV in UTF-8", e, LINES)
         })?;
-        let byte = record.position().map(csv::Position::byte);
+        let at = at(record.position());
         match &mut table {
-            Some(table) => table.push(&at(byte), &record)?,
-            None => table = Some(Table::begin(&at(byte), &record, reading)?),
+            Some(table) => table.push(at, &record)?,
+            None => table = Some(Table::begin(at, &record, reading)?),
         }
     }
     let Some(table) = table else {
@@ -43,11 +46,23 @@ pub(super) fn decode(place: &str, text: &[u8], reading: &Reading) -> Result<Samp
     table.finish(place)
 }
 
-/// The number of the line that a record begins in, behind empty ones.
-fn line_of(text: &[u8], byte: usize) -> usize {
-    let empty =
-        text[byte.min(text.len())..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-    1 + text[..(byte + empty).min(text.len())].iter().filter(|byte| **byte == b'\n').count()
+/// The place of a record, as errors name it. Its line is counted when it is printed: counted for
+/// each record, the lines of a long file would take the square of its length.
+#[derive(Copy, Clone)]
+struct Place<'t> {
+    file: &'t str,
+    text: &'t [u8],
+    /// The first byte of the record, or of empty lines before it.
+    byte: usize,
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (before, from) = self.text.split_at(self.byte.min(self.text.len()));
+        let empty = from.iter().take_while(|byte| byte.is_ascii_whitespace());
+        let ended = before.iter().chain(empty).filter(|byte| **byte == b'\n').count();
+        write!(f, "{}, line {}", self.file, 1 + ended)
+    }
 }
 
 /// A table while it is read.
@@ -64,7 +79,11 @@ struct Table<'r> {
 
 impl<'r> Table<'r> {
     /// A table whose first line is this one.
-    fn begin(at: &str, first: &StringRecord, reading: &'r Reading) -> Result<Self, TrainError> {
+    fn begin(
+        at: Place<'_>,
+        first: &StringRecord,
+        reading: &'r Reading,
+    ) -> Result<Self, TrainError> {
         let width = first.len();
         if width < 2 {
             let other = [';', '\t']
@@ -92,7 +111,7 @@ impl<'r> Table<'r> {
     }
 
     /// Errs where features have other names, or another number, than a model has learnt from.
-    fn check_like(&self, at: &str) -> Result<(), TrainError> {
+    fn check_like(&self, at: Place<'_>) -> Result<(), TrainError> {
         let Some(like) = &self.reading.like else { return Ok(()) };
         let features = self.feature_names();
         let pairs = features.iter().zip(&like.features);
@@ -116,14 +135,14 @@ impl<'r> Table<'r> {
     }
 
     /// The name of a field in errors.
-    fn field(&self, at: &str, column: usize) -> String {
+    fn field(&self, at: Place<'_>, column: usize) -> String {
         match &self.names {
             Some(names) => format!("{at}, column `{}`", names[column]),
             None => format!("{at}, column {column}"),
         }
     }
 
-    fn push(&mut self, at: &str, record: &StringRecord) -> Result<(), TrainError> {
+    fn push(&mut self, at: Place<'_>, record: &StringRecord) -> Result<(), TrainError> {
         if record.len() != self.width {
             let expected = format!("{} fields as before", self.width);
             return Err(TrainError::invalid(at, expected, record.len(), LINES));
@@ -216,7 +235,7 @@ impl<'r> Table<'r> {
     }
 }
 
-fn check_names(at: &str, names: &[String]) -> Result<(), TrainError> {
+fn check_names(at: Place<'_>, names: &[String]) -> Result<(), TrainError> {
     let mut seen = BTreeSet::new();
     match names.iter().find(|name| !seen.insert(*name)) {
         None => Ok(()),
@@ -234,7 +253,7 @@ fn check_names(at: &str, names: &[String]) -> Result<(), TrainError> {
 
 /// The column of labels: the requested one, that of the model, or the last.
 fn label(
-    at: &str,
+    at: Place<'_>,
     names: Option<&[String]>,
     width: usize,
     reading: &Reading,

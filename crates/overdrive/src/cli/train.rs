@@ -63,7 +63,7 @@ pub(crate) struct Train {
         value_parser = clap::value_parser!(u32).range(1..))]
     pub accumulate: u32,
     /// Learning rate after the warm-up [default: the model's]
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = learning_rate)]
     pub lr: Option<f64>,
     /// Most memory of the device that a step may take: `512MiB`, `4GiB`, or bytes. Parameters,
     /// moments and the scratch of a GPU's kernels are included. To fit it, values are computed
@@ -72,7 +72,7 @@ pub(crate) struct Train {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_limit: Option<u64>,
     /// Stops when the validation loss has not fallen for this many looks, and keeps the best
-    /// weights
+    /// weights. Each look takes the same samples of the validation part, spread evenly
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: Option<u32>,
     /// For a model in Hugging Face's format: tokens of each sample [default: 128, or its longest]
@@ -136,6 +136,12 @@ impl From<TargetName> for Target {
             TargetName::Quantity => Self::Quantity,
         }
     }
+}
+
+/// A learning rate that is one.
+fn learning_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate: &f64| *rate > 0.0 && rate.is_finite());
+    rate.ok_or_else(|| "expected a number above 0".to_owned())
 }
 
 /// Rank and strength of adapters.

@@ -67,10 +67,17 @@ fn train_alone_or_as(
     let (recipe, parts) = (&task.recipe, &task.parts);
     let _whole = stop.heed();
     let kept = kept(&checkpoint);
-    let earlier = match (arguments.resume, is_first && Checkpoint::is_at(&kept)) {
-        (true, _) => Some(Checkpoint::read(&kept).map_err(failure)?),
-        (false, false) => None,
-        (false, true) => {
+    let earlier = match (arguments.resume, Checkpoint::is_at(&kept)) {
+        (true, false) => {
+            let folder = kept.display();
+            let text = format!(
+                "--resume: expected a checkpoint in `{folder}`, found none, so there is nothing to \
+                 go on from; leave out --resume to start"
+            );
+            return Err(Failure::bad_input(text));
+        }
+        (true, true) => Some(Checkpoint::read(&kept).map_err(failure)?),
+        (false, true) if is_first => {
             let file = kept.display();
             let text = format!(
                 "`{file}` is of an interrupted run: go on with --resume, or remove it to start \
@@ -78,6 +85,7 @@ fn train_alone_or_as(
             );
             return Err(Failure::bad_input(text));
         }
+        (false, _) => None,
     };
     let opened = devices::open_as(&arguments.machine, rank.as_ref().map(Rank::place))?;
     if let Some(rank) = &rank {
@@ -87,10 +95,17 @@ fn train_alone_or_as(
     devices::describe_all(&mut results.environment, [&opened], &arguments.machine);
     let done = earlier.as_ref().map_or(0, |checkpoint| checkpoint.progress.done);
     let count = rank.as_ref().map_or(1, |rank| rank.launch.size);
-    let mut watch = Watch::start((&opened, count), recipe, done, stop.clone());
+    let steps = recipe.steps;
+    let interrupted = |done, but| interrupted((done, steps), &checkpoint, but, arguments);
     let backend = opened.backend.as_ref();
     let has_learnt = task.published.is_some() && is_first;
-    let before = has_learnt.then(|| score(&task, backend, &task.model)).transpose()?;
+    let before = match has_learnt {
+        true => {
+            Some(score(&task, backend, &task.model, stop)?.ok_or_else(|| interrupted(done, ""))?)
+        }
+        false => None,
+    };
+    let mut watch = Watch::start((&opened, count), recipe, done, stop.clone());
     let run = Fit {
         backend,
         model: &task.model,
@@ -116,16 +131,14 @@ fn train_alone_or_as(
         let interrupted = fitted.ending == Ending::Interrupted;
         return Ok(if interrupted { Exit::Interrupted } else { Exit::Fine });
     };
-    if fitted.ending == Ending::Interrupted {
-        let (done, steps, file) = (fitted.progress.done, recipe.steps, checkpoint.display());
-        return Err(Failure::interrupted(format!(
-            "{done} of {steps} steps are done and kept in `{file}`; go on with: {}",
-            again(arguments)
-        )));
-    }
     let done = fitted.progress.done;
+    if fitted.ending == Ending::Interrupted {
+        return Err(interrupted(done, ""));
+    }
     let learnt = Learnt::new(task, std::mem::take(&mut fitted.parameters))?;
-    let test = learnt.score(backend)?;
+    let Some(test) = learnt.score(backend, stop)? else {
+        return Err(interrupted(done, ", but the model is not scored and not written"));
+    };
     let scores = TestScores { before: before.as_ref(), after: &test };
     let (name, recipe) = (&learnt.task.template.name, &learnt.task.recipe);
     results.records.push(record(&opened, name, recipe, (&watch, &fitted, &test)));
@@ -199,6 +212,23 @@ fn kept(checkpoint: &Path) -> PathBuf {
 /// The command that continues from the checkpoint.
 fn again(arguments: &Train) -> String {
     command_with(&[], if arguments.resume { "" } else { "--resume" })
+}
+
+/// The end of a run that was asked to stop, and what is missing beside its steps.
+fn interrupted(
+    (done, steps): (u64, u64),
+    checkpoint: &Path,
+    missing: &str,
+    arguments: &Train,
+) -> Failure {
+    if done == 0 {
+        return Failure::interrupted("no step is done, and nothing was written");
+    }
+    let (file, again) = (kept(checkpoint), again(arguments));
+    Failure::interrupted(format!(
+        "{done} of {steps} steps are done and kept in `{}`{missing}; go on with: {again}",
+        file.display()
+    ))
 }
 
 /// A failure of the loop. If a file was not written, the checkpoint before it is whole.

@@ -50,9 +50,15 @@ impl End {
         matches!(self, Self::Itself(status) if status.code() == Some(other))
     }
 
+    /// Whether somebody asked it to end, or another rank, and it did so in good order.
+    fn was_asked(self) -> bool {
+        matches!(self.exit(), Exit::Interrupted | Exit::Terminated)
+    }
+
     fn words(self) -> String {
         match self {
             Self::Killed => "did not end by itself and was killed".to_owned(),
+            asked if asked.was_asked() => "was asked to end".to_owned(),
             Self::Itself(status) => match status.code() {
                 Some(code) => format!("ended with exit code {code}; its error is above"),
                 // `signal: 9 (SIGKILL)`.
@@ -90,7 +96,9 @@ pub(super) fn run(size: usize, stop: &Stop) -> Result<Exit, Failure> {
                 bad_in_order.push(number);
             }
         }
-        if !bad_in_order.is_empty() && !stop.is_requested() {
+        // Ranks that are asked to end may take their time to write what they keep.
+        let is_of_stop = |number: &usize| ranks[*number].ended.is_some_and(End::was_asked);
+        if !bad_in_order.iter().all(|number| stop.is_requested() && is_of_stop(number)) {
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + ENDING);
             if Instant::now() >= deadline {
                 for (number, rank) in ranks.iter_mut().enumerate() {
@@ -113,7 +121,13 @@ pub(super) fn run(size: usize, stop: &Stop) -> Result<Exit, Failure> {
         terminal::beside(format_args!("{line}"));
     }
     let ended = |number: usize| ranks[number].ended.expect("all have ended");
-    let cause = bad_in_order.iter().find(|&&number| !ended(number).is_of_another());
+    let first = |is_meant: &dyn Fn(End) -> bool| {
+        bad_in_order.iter().find(|&&number| is_meant(ended(number)))
+    };
+    // Ranks that one which was asked ends with it report SIGINT.
+    let cause = first(&|end| !end.is_of_another() && !end.was_asked())
+        .or_else(|| first(&|end| end.exit() == Exit::Terminated))
+        .or_else(|| first(&|end| !end.is_of_another()));
     let Some(&cause) = cause.or(bad_in_order.first()) else { return Ok(Exit::Fine) };
     if let Some(signal) = stop.signal() {
         // Rank 0 has reported what was kept.

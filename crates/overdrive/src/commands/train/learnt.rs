@@ -8,15 +8,19 @@ use super::task::TrainingRun;
 use crate::cli::Train;
 use crate::failure::Failure;
 use crate::invoked::command_line;
+use crate::progress::over;
+use crate::terminal::note;
 use overdrive::formats::{ModelConfig, ModelFolder, Tensors};
 use overdrive::ir::{Backend, Graph, Init};
 use overdrive::passes::{Lora, bind};
 use overdrive::studies::pretrained::Pretrained;
 use overdrive::train::data::Target;
 use overdrive::train::{
-    Evaluation, Recipe, TrainError, evaluate, initial_parameter, initial_parameters,
+    Evaluation, Recipe, TrainError, evaluate_while, initial_parameter, initial_parameters,
 };
+use overdrive_process::Stop;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Names of the adapters, and of the record of training, in the folder of a published model.
@@ -70,13 +74,17 @@ impl Learnt {
         Ok(Self { task, trained, model })
     }
 
-    /// Evaluates it on the test samples.
-    pub(super) fn score(&self, backend: &dyn Backend) -> Result<Evaluation, Failure> {
+    /// Evaluates it on the test samples; `None` if a stop is requested meanwhile.
+    pub(super) fn score(
+        &self,
+        backend: &dyn Backend,
+        stop: &Stop,
+    ) -> Result<Option<Evaluation>, Failure> {
         let graph = match &self.model {
             LearntForm::Ours(graph) => graph.clone(),
             LearntForm::Published(model) => model.template().map_err(Failure::harness)?.graph,
         };
-        score(&self.task, backend, &graph)
+        score(&self.task, backend, &graph, stop)
     }
 
     /// Writes it to a folder, with what a command or a user should know of how it came about.
@@ -166,11 +174,13 @@ fn of_labels(test: &Evaluation) -> String {
 }
 
 /// Evaluates a graph with the task's interface on the test samples, from its initial states.
+/// `None` if a stop is requested meanwhile.
 pub(super) fn score(
     task: &TrainingRun,
     backend: &dyn Backend,
     graph: &Graph,
-) -> Result<Evaluation, Failure> {
+    stop: &Stop,
+) -> Result<Option<Evaluation>, Failure> {
     let sizes = task.sizes();
     let forward = if graph.is_bound() {
         graph.clone()
@@ -178,7 +188,15 @@ pub(super) fn score(
         bind(graph, &sizes).map_err(Failure::harness)?
     };
     let states = initial_parameters(&forward, task.recipe.seed);
-    evaluate(backend, &forward, &states, task.parts.test.as_ref()).map_err(failure)
+    let test = task.parts.test.as_ref();
+    note!("scoring {} test samples", test.len());
+    let scored = over("test samples", |tell| {
+        evaluate_while((backend, &forward), &states, test, &mut |done| {
+            tell(done as usize, test.len() as usize);
+            if stop.is_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+    });
+    scored.map_err(failure)
 }
 
 /// The provenance of the model, for its folder.
