@@ -16,8 +16,9 @@ struct Running {
     last: u32,
 }
 
-/// Tokens after each prompt. Prompt i is drawn with the seed of the sampling + i. `each` hears of
-/// every token with its prompt's index, and ends all with `false`. Times are from the start of all.
+/// Tokens after each prompt. A prompt is drawn with the seed of the sampling + its number, which is
+/// its index if the chooser has no numbers. `each` hears of every token with its prompt's index,
+/// and ends all with `false`. Times are from the start of all.
 ///
 /// # Errors
 /// As [`CachedDecoder::join`] and [`CachedDecoder::step`], and when logits are no numbers or

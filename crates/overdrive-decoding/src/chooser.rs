@@ -13,6 +13,8 @@ use std::cell::Cell;
 pub struct Chooser<'a> {
     sampling: &'a Sampling,
     ranks: Option<&'a dyn Communicator>,
+    /// Numbers of the texts, which are added to the seed; of none, each its index.
+    numbers: &'a [usize],
     /// Whether this rank wants to go on.
     own_wish: Cell<bool>,
     /// Whether all do, as far as all have heard.
@@ -25,7 +27,14 @@ type Shown = [u8; 5];
 impl<'a> Chooser<'a> {
     /// For one process, or for this rank of several.
     pub fn new(sampling: &'a Sampling, ranks: Option<&'a dyn Communicator>) -> Self {
-        Self { sampling, ranks, own_wish: Cell::new(true), goes_on: Cell::new(true) }
+        let (own_wish, goes_on) = (Cell::new(true), Cell::new(true));
+        Self { sampling, ranks, numbers: &[], own_wish, goes_on }
+    }
+
+    /// The same for texts that have these numbers, such as lines of a file.
+    #[must_use]
+    pub fn with_numbers(self, numbers: &'a [usize]) -> Self {
+        Self { numbers, ..self }
     }
 
     /// Whether nobody has asked to end.
@@ -53,7 +62,8 @@ impl<'a> Chooser<'a> {
         (text, index): (usize, usize),
     ) -> Result<Option<u32>, DecodeError> {
         let draw = || {
-            let seed = self.sampling.seed.wrapping_add(text as u64);
+            let number = self.numbers.get(text).copied().unwrap_or(text);
+            let seed = self.sampling.seed.wrapping_add(number as u64);
             let token = Sampling { seed, ..*self.sampling }.pick(logits, index as u64);
             token.ok_or(DecodeError::NoNumber(index))
         };

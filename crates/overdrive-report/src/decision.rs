@@ -53,6 +53,10 @@ pub(super) fn decide(judged: &JudgedResults<'_>) -> Decision {
         }
     }
     groups.retain(|group| group.iter().any(|row| row.measurement().is_some()));
+    let is_timed = |rows: &[&JudgedRow<'_>]| {
+        let timed = |row: &&JudgedRow<'_>| row.measurement().is_some_and(|m| m.latency.is_some());
+        judged.results.imported.is_some() || rows.iter().any(timed)
+    };
     let subject = |rows: Vec<&JudgedRow<'_>>| {
         let workload = rows[0].record.case.workload.clone();
         let mut studies: Vec<String> = Vec::new();
@@ -61,26 +65,31 @@ pub(super) fn decide(judged: &JudgedResults<'_>) -> Decision {
                 studies.push(row.record.case.study.clone());
             }
         }
+        let has_times = is_timed(&rows);
         let timed = fastest::candidates(judged, &rows);
         let lead = leaders::fastest(&timed);
         let question = Question { judged, rows, timed, lead };
         let cards =
             [fastest::card(&question), smallest::card(&question), accurate::card(&question)];
         let cards = cards.map(|card| card.explained(judged));
+        // Nothing to decide by, such as a training run alone.
+        if !has_times && !cards.iter().any(Card::is_known) {
+            return None;
+        }
         let baseline = beside::baseline(&question);
         let beside = baseline.and_then(|baseline| beside::table(&question, baseline, &cards));
         let baseline = baseline.map(|row| row.id.clone());
         let model = workload.name.split(", ").next().unwrap_or_default().to_owned();
-        WorkloadDecision {
+        Some(WorkloadDecision {
             study: studies.join(", "),
             workload: workload.to_string(),
             model,
             cards,
             baseline,
             beside,
-        }
+        })
     };
-    let subjects = groups.into_iter().map(subject).collect();
+    let subjects = groups.into_iter().filter_map(subject).collect();
     Decision { subjects, screening: overview::screening(judged.results) }
 }
 

@@ -24,6 +24,7 @@ mod throughput;
 mod win;
 
 pub use finding::{Finding, Topic};
+pub(super) use grouped::named;
 pub(super) use quality::FILE_BYTES;
 
 use super::judged::JudgedResults;
@@ -32,9 +33,10 @@ use overdrive_bench::results::Results;
 /// Findings that a report shows at once; the others are a drawer away.
 const IN_SIGHT: usize = 5;
 
-/// Topics in order of importance to a reader. The cards of a report name the winners, so doubts
-/// about figures come first here.
-const ALARM: [Topic; 11] = [
+/// Topics in order of importance to a reader. The cards of a report name the winners, so wrong
+/// outputs and doubts about figures come first here.
+const ALARM: [Topic; 12] = [
+    Topic::Incorrect,
     Topic::Regressed,
     Topic::QualityLost,
     Topic::NotCompressed,
@@ -49,13 +51,14 @@ const ALARM: [Topic; 11] = [
 ];
 
 /// Those that speak against a figure.
-pub(super) const AGAINST: &[Topic] = ALARM.split_at(7).0;
+pub(super) const AGAINST: &[Topic] = ALARM.split_at(8).0;
 
 /// One kind of finding.
 type FindingRule = fn(&JudgedResults<'_>) -> Vec<Finding>;
 
 /// Every rule, in the order of the topics.
-const RULES: [FindingRule; 10] = [
+const RULES: [FindingRule; 11] = [
+    stopped::incorrect,
     latency::rule,
     throughput::rule,
     least_memory::rule,

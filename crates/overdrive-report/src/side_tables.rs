@@ -179,7 +179,25 @@ pub(super) fn energy(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
     })
 }
 
-/// The study's own exact quantities, a row for each.
+/// Significant digits of a quantity that is no whole number.
+const DIGITS: i32 = 6;
+
+/// A whole number as it is, any other rounded.
+fn rounded(value: f64) -> String {
+    let before = if value == 0.0 { 0.0 } else { value.abs().log10().floor() };
+    match before as i32 {
+        _ if value.fract() == 0.0 => value.to_string(),
+        -4..DIGITS => {
+            let decimals = (DIGITS - 1 - before as i32) as usize;
+            let text = format!("{value:.decimals$}");
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+        DIGITS.. => format!("{value:.0}"),
+        _ => format!("{value:.5e}"),
+    }
+}
+
+/// The study's own quantities, a row for each.
 pub(super) fn quantities(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
     let mut table = Table::new(&[
@@ -195,9 +213,39 @@ pub(super) fn quantities(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
                 record.case.workload.to_string(),
                 label.clone(),
                 name.clone(),
-                value.to_string(),
+                rounded(*value),
             ]);
         }
     }
-    (!table.rows.is_empty()).then(|| Captioned { caption: "Exact quantities.".to_owned(), table })
+    (!table.rows.is_empty()).then(|| Captioned {
+        caption: format!(
+            "Quantities of the study: whole numbers are exact, others have {DIGITS} digits."
+        ),
+        table,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn whole_numbers_are_exact_and_others_have_six_digits() {
+        let shown = [
+            (133_174.662_228_946_34, "133175"),
+            (0.041_574_182, "0.0415742"),
+            (82.222_222_222_222_21, "82.2222"),
+            (0.5, "0.5"),
+            (-1.250_000_04, "-1.25"),
+            (99.999_999_9, "100"),
+            (12_345_678.9, "12345679"),
+            (1.234_567_89e-9, "1.23457e-9"),
+            (0.0, "0"),
+            (30.0, "30"),
+            (123_456_789.0, "123456789"),
+        ];
+        for (value, text) in shown {
+            assert_eq!(rounded(value), text);
+        }
+    }
 }

@@ -3,8 +3,10 @@
 //! the tables.
 
 use super::decision::{Card, Decision, WorkloadDecision};
-use super::judged::JudgedResults;
+use super::findings::Topic;
+use super::judged::{JudgedResults, JudgedRow};
 use super::{decision, findings, overview};
+use overdrive_bench::failure::FailureKind;
 use overdrive_bench::results::Results;
 use overdrive_bench::table::indented;
 
@@ -30,6 +32,7 @@ pub fn summary(results: &Results, width: u16) -> String {
 fn lines(judged: &JudgedResults<'_>, decision: &Decision, width: usize) -> String {
     let results = judged.results;
     let ran = overview::ran(results);
+    let wrong = incorrect(judged, width);
     let said = caveats(judged, decision, width);
     let studies = results.studies().len();
     let common = match judged.common.to_string() {
@@ -46,7 +49,7 @@ fn lines(judged: &JudgedResults<'_>, decision: &Decision, width: usize) -> Strin
             };
             let mut lines = indented(&head, width, "");
             let others = of_others(&one.model, others, width);
-            let room = MOST.saturating_sub(said.len() + lines.len() + others.len());
+            let room = MOST.saturating_sub(wrong.len() + said.len() + lines.len() + others.len());
             lines.extend(of_cards(&one.cards, width, room));
             lines.extend(others);
             lines
@@ -57,17 +60,35 @@ fn lines(judged: &JudgedResults<'_>, decision: &Decision, width: usize) -> Strin
             lines
         }
     };
-    lines.truncate(MOST - said.len());
-    lines.extend(said);
-    lines.join("\n") + "\n"
+    lines.truncate(MOST - wrong.len() - said.len());
+    [wrong, lines, said].concat().join("\n") + "\n"
 }
 
-/// The reason why nothing ran, in whole sentences, however many lines they take.
+/// `2 incorrect: cpu jit f32 on mlp B=32`: the first thing to read, in two lines at most. As many
+/// cases are named as fit.
+fn incorrect(judged: &JudgedResults<'_>, width: usize) -> Vec<String> {
+    let is_wrong = |row: &&JudgedRow<'_>| {
+        row.record.outcome.failure().is_some_and(|failure| failure.kind == FailureKind::Incorrect)
+    };
+    let wrong = judged.rows.iter().filter(is_wrong);
+    let names: Vec<String> = wrong.map(|row| plain(&findings::named(row))).collect();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = joined(&format!("{} incorrect: ", names.len()), names, width);
+    lines.truncate(2);
+    lines
+}
+
+/// How many cases ran where there is nothing to decide, and why the others did not, in whole
+/// sentences, however many lines they take.
 fn nothing(judged: &JudgedResults<'_>, width: usize) -> String {
     let mut lines = indented(&overview::verdict(judged), width, "");
     for finding in findings::of(judged) {
         lines.extend(indented(&plain(&finding.sentence), width, "  "));
     }
+    let warnings = overview::warnings(judged.results);
+    lines.extend(warnings.iter().flat_map(|warning| indented(warning, width, "")));
     lines.join("\n") + "\n"
 }
 
@@ -76,7 +97,9 @@ pub fn result_line(results: &Results) -> String {
     let judged = JudgedResults::new(results);
     match decision::decide(&judged).of_one_model() {
         Some((one, _)) => {
-            format!("{}: {}: {}", one.study, one.workload, plain(&one.cards[0].answer()))
+            let wrong = incorrect(&judged, usize::MAX).into_iter().map(|line| line + "; ");
+            let answer = plain(&one.cards[0].answer());
+            format!("{}{}: {}: {answer}", wrong.collect::<String>(), one.study, one.workload)
         }
         None => overview::verdict(&judged),
     }
@@ -198,6 +221,7 @@ fn caveats(judged: &JudgedResults<'_>, decision: &Decision, width: usize) -> Vec
     let found = findings::of(judged);
     let counted: Vec<String> = findings::AGAINST
         .iter()
+        .filter(|topic| **topic != Topic::Incorrect) // Said above everything else.
         .filter_map(|topic| match found.iter().filter(|finding| finding.topic == *topic).count() {
             0 => None,
             count => Some(format!("{topic} ({count})")),
@@ -262,6 +286,32 @@ mod tests {
     #[test]
     fn one_model_has_winner_interval_cost_and_caveat() {
         insta::assert_snapshot!(summary(&quantized(), 100));
+    }
+
+    #[test]
+    fn wrong_outputs_are_said_first_and_named() {
+        let mut found = quantized();
+        let last = found.records.last_mut().expect("the gallery has records");
+        last.outcome = overdrive_bench::failure::Failure::incorrect("differs by 0.5").into();
+        let text = summary(&found, 100);
+        assert!(text.starts_with("1 incorrect: cpu "), "{text}");
+        assert!(!text.contains("incorrect (1)"), "said once: {text}");
+        assert!(result_line(&found).starts_with("1 incorrect: cpu "), "{}", result_line(&found));
+        assert!(!summary(&quantized(), 100).contains("incorrect"));
+    }
+
+    #[test]
+    fn a_warning_stands_where_nothing_is_to_decide_too() {
+        let mut found = example();
+        found.records.iter_mut().for_each(|record| {
+            record.outcome = overdrive_bench::failure::Failure::unsupported("no GPU").into();
+        });
+        found.environment.load_average = Some(2.5);
+        assert!(
+            summary(&found, 80).contains("Warning: load average 2.5"),
+            "{}",
+            summary(&found, 80)
+        );
     }
 
     #[test]

@@ -25,6 +25,7 @@ use overdrive_passes::differentiate;
 use std::collections::BTreeMap;
 use threshold::THRESHOLD;
 
+mod shares;
 mod threshold;
 
 #[cfg(test)]
@@ -134,6 +135,36 @@ impl AttentionVariant {
         part == Forward || !matches!(self, Threshold(_))
     }
 
+    /// The percentage of tiles in its name, and tiles along a side of a head's scores.
+    fn skipped(self, t: usize) -> Option<(u8, usize)> {
+        match self {
+            BlockSparse(percent) => Some((percent, t.div_ceil(tile(t)))),
+            Threshold(percent) => Some((percent, t.div_ceil(threshold::SIDE))),
+            _ => None,
+        }
+    }
+
+    /// Why a length does not have it; `None` where it does.
+    fn too_short(self, t: usize) -> Option<String> {
+        self.skipped(t).and_then(shares::too_few)
+    }
+
+    /// The share of the graph's FLOPs that is left without hidden pairs. A tile below the threshold
+    /// costs its scores, which are half of the products.
+    fn computed(self, [batch, _, t, _]: Sizes, given: &BTreeMap<String, Tensor>) -> f64 {
+        let seen = |pairs: usize| pairs as f64 / self.attention().visible_pairs(t, t) as f64;
+        let left = self.skipped(t).map_or(1.0, shares::visible);
+        match self {
+            Window => seen(shares::pairs_of_window(t, t / WINDOWS)),
+            Documents => {
+                let ids = given["ids"].to_ints();
+                seen(ids.chunks(t).map(shares::pairs_of_documents).sum()) / batch as f64
+            }
+            Threshold(_) => f64::midpoint(1.0, left),
+            _ => left,
+        }
+    }
+
     /// Whether its score function reads floats. Their gradients have no kernel in f64, and are
     /// expanded though nobody wants them.
     fn reads_floats(self) -> bool {
@@ -219,12 +250,12 @@ fn tile(t: usize) -> usize {
 /// Visible tiles `[H, T / tile, T / tile]`, at random. Each row of tiles has the same number, at
 /// least one.
 fn visible_tiles(percent: u8, [heads, side]: [usize; 2]) -> Tensor {
-    let shown = (side * (100 - usize::from(percent)) + 50) / 100;
+    let shown = shares::shown(percent, side);
     let row = |row: usize| {
         let drawn: Vec<f64> = philox::uniforms(2, row as u64).take(side).collect();
         let mut columns: Vec<usize> = (0..side).collect();
         columns.sort_by(|&a, &b| drawn[a].total_cmp(&drawn[b]));
-        columns.truncate(shown.max(1));
+        columns.truncate(shown);
         (0..side).map(move |column| i128::from(columns.contains(&column)))
     };
     let tiles: Vec<i128> = (0..heads * side).flat_map(row).collect();
@@ -286,7 +317,8 @@ fn workload(
     // that reference.
     let has_probe = !matches!(case.0, Threshold(_));
     let probe = has_probe.then(|| graph(case, (dtype, [1, 2, 128, d]))).transpose()?;
-    let workload = Workload { given, probe, ..Workload::new(&name, dimensions, whole) };
+    let computed = case.0.computed(sizes, &given);
+    let workload = Workload { given, probe, computed, ..Workload::new(&name, dimensions, whole) };
     workload.with_rows((batch, samples), inputs, |rows| graph(case, (dtype, [rows, heads, t, d])))
 }
 
@@ -299,7 +331,7 @@ fn above_convention(
 ) -> f64 {
     let visible = if variant.attention().mask == Mask::Full { 1.0 } else { 0.5 };
     let forward = 4.0 * visible * (batch * heads * d) as f64 * (t as f64).powi(2);
-    workload.work().flops as f64 / (part.forwards() * forward) - 1.0
+    workload.graph.cost().flops as f64 / (part.forwards() * forward) - 1.0
 }
 
 impl Study for AttentionStudy {
@@ -339,7 +371,7 @@ impl Study for AttentionStudy {
             let text = format!(
                 "FLOPs are those of the graph, at most {:.1} % above the 4 B H T^2 D of papers \
                  (half of it where causal; 2.5 times it backward); pairs that a mask function \
-                 hides count as well",
+                 hides do not count, and tiles below the threshold count their scores alone",
                 100.0 * above
             );
             note(results, text);
@@ -387,6 +419,11 @@ fn session(
     let (mut workloads, mut measured, mut above) = (Vec::new(), Vec::new(), 0.0f64);
     for variant in variants(context, (part, sizes)) {
         let case = (variant, part);
+        if let Some(reason) = variant.too_short(sizes[2]) {
+            let name = format!("{}{}", variant.name(), part.suffix());
+            note(results, format!("{name} of {sizes:?}: left out, because {reason}"));
+            continue;
+        }
         let count = samples(case, sizes, host_bytes);
         if count == 0 {
             let host = digits::bytes(host_bytes);

@@ -22,6 +22,8 @@ pub struct Workload {
     pub key: case::Workload,
     /// The bound graph in f32.
     pub graph: Graph,
+    /// The share of the graph's FLOPs that a call computes: below 1 if data let it skip some.
+    pub computed: f64,
     /// The items that a call handles, for a throughput.
     pub items: Option<Items>,
     /// Integer inputs are drawn below this.
@@ -74,6 +76,7 @@ impl Workload {
         Self {
             key,
             graph,
+            computed: 1.0,
             items: None,
             vocabulary: 2,
             bounds: BTreeMap::new(),
@@ -107,7 +110,7 @@ impl Workload {
         batch: usize,
         build: impl FnOnce(usize) -> Result<Graph, GraphError>,
     ) -> Result<Self, GraphError> {
-        let flops = self.work().flops;
+        let flops = self.graph.cost().flops;
         let per_sample = flops / (batch as u64).max(1);
         let count = (SAMPLED_FLOPS / per_sample.max(1)).min(SampledRows::MOST as u64) as usize;
         let count = count.max(SampledRows::FEWEST);
@@ -178,13 +181,16 @@ impl Workload {
         self.bounds.get(input).copied().unwrap_or(self.vocabulary)
     }
 
-    /// FLOPs and compulsory bytes: inputs and states read once, outputs written once.
+    /// FLOPs that a call computes, and compulsory bytes: inputs and states read once, outputs
+    /// written once.
     pub fn work(&self) -> Work {
         let graph = &self.graph;
         let ports = graph.inputs().iter().chain(graph.outputs()).map(|p| p.value);
         let values = ports.chain(graph.states().iter().map(|s| s.value));
         let bytes = values.map(|v| graph.ty(v).bytes() as u64).sum();
-        Work { flops: graph.cost().flops, bytes, items: self.items.clone() }
+        let all = graph.cost().flops;
+        let skipped = ((1.0 - self.computed) * all as f64) as u64;
+        Work { flops: all - skipped, bytes, items: self.items.clone() }
     }
 
     /// Bytes that any back end holds in a call, before a plan says what else: states, inputs and

@@ -19,7 +19,8 @@ pub(crate) use train::Train;
 pub(crate) use values::{CacheName, ModeName, Precision};
 
 use crate::terminal::Volume;
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::{Arg, ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use values::{library, named_size, probability, tolerance};
 
@@ -33,6 +34,22 @@ pub(crate) struct Arguments {
     /// Verbosity, the same in every command.
     #[command(flatten)]
     pub said: Said,
+}
+
+impl Arguments {
+    /// Parses a command line. A negative number is the value of its option, so that the message
+    /// names the range, and no option `-1`.
+    pub(crate) fn of<W: Into<OsString> + Clone>(
+        words: impl IntoIterator<Item = W>,
+    ) -> Result<Self, clap::Error> {
+        let negative = |option: Arg| match option.get_action().takes_values() {
+            true => option.allow_negative_numbers(true),
+            false => option,
+        };
+        let mut command = Self::command().mut_subcommands(|command| command.mut_args(negative));
+        let matches = command.try_get_matches_from_mut(words)?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
 }
 
 /// `-q` and `-v`.
@@ -174,7 +191,8 @@ pub(crate) struct Report {
     /// `regress` are shown with the results of the same cases
     #[arg(required = true, value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
-    /// Folder of the report [default: that of the first results]
+    /// Folder of the report [default: that of the first results; of a model's results
+    /// reports/<date-time>]
     #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Which existing outputs may be replaced.
@@ -211,7 +229,7 @@ pub(crate) struct Bench {
         value_parser = clap::value_parser!(u32).range(1..))]
     pub batch: Vec<u32>,
     /// The text that the model reads instead of random tokens, for models that read text
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub text: Option<String>,
     /// Inputs by name instead of random ones, .npz or .safetensors; sizes are theirs
     #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "batch", "shapes"])]
@@ -412,29 +430,31 @@ pub(crate) struct Profile {
 
 /// Arguments of `generate`.
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("texts").required(true).args(["prompt", "prompts", "judge"]))]
 pub(crate) struct Generate {
     /// A folder in Hugging Face's format, a .gguf file, or a model of bytes: `text-transformer`, a
     /// folder that holds one
     pub model: String,
     /// The text to continue
-    #[arg(long, value_name = "TEXT", required_unless_present_any = ["prompts", "judge"])]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub prompt: Option<String>,
     /// A file with a text to continue on each line; several are decoded together, and as one ends
-    /// the next one joins. Line i is drawn with the seed + i, counted from 0
-    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    /// the next one joins. Line i is drawn with the seed + i, counted from 0; blank lines are
+    /// counted and left out
+    #[arg(long, value_name = "FILE")]
     pub prompts: Option<PathBuf>,
     /// Makes no text, but decodes that of a file token by token: perplexity, and with --cache the
     /// difference to a cache of numbers. With --attention-threshold the text is read in windows of
     /// the model's context, and the difference is that to attention that skips nothing
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompts"])]
+    #[arg(long, value_name = "FILE")]
     pub judge: Option<PathBuf>,
     /// Most texts that are decoded together [default: 8]
-    #[arg(long, value_name = "N", requires = "prompts",
+    #[arg(long, value_name = "N", conflicts_with_all = ["prompt", "judge"],
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: Option<u32>,
     /// Keeps keys and values in pages of N tokens, of which a text has only those that it has
     /// reached. Saves memory where lengths differ; a step takes longer, since it copies them
-    #[arg(long, value_name = "N", requires = "prompts",
+    #[arg(long, value_name = "N", conflicts_with_all = ["prompt", "judge"],
         value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub page_size: Option<u32>,
     /// Pages for all texts together. If they run out, the text that began last waits [default: as
@@ -447,13 +467,16 @@ pub(crate) struct Generate {
     pub max_tokens: Option<u32>,
     /// Above 0: draws tokens at random, from sharper (below 1) or flatter probabilities; 0: always
     /// the likeliest
-    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = tolerance)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = tolerance,
+        conflicts_with = "judge")]
     pub temperature: f64,
     /// Draws from the K likeliest tokens only
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..),
+        conflicts_with = "judge")]
     pub top_k: Option<u32>,
     /// Draws from the fewest likeliest tokens that make up this probability
-    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability,
+        conflicts_with = "judge")]
     pub top_p: f64,
     /// Number format of weights, keys, values and operands of products: f32, bf16, f16. Sums, norms
     /// and logits stay f32 [default: the folder's format if the device multiplies it directly, else
@@ -517,7 +540,6 @@ pub(crate) struct Json {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     /// The words of a line as a shell splits it, but for escapes.
     fn words(line: &str) -> Vec<String> {
@@ -553,6 +575,41 @@ mod tests {
             );
         }
         assert!(Arguments::try_parse_from(["overdrive", "run", "-q", "-v"]).is_err());
+    }
+
+    #[track_caller]
+    fn refused(line: &str, said: &[&str]) {
+        let error = Arguments::of(words(line)).expect_err(line).to_string();
+        said.iter().for_each(|word| assert!(error.contains(word), "{line}: {error}"));
+    }
+
+    #[test]
+    fn a_hyphen_begins_a_text_and_a_negative_number_has_a_range() {
+        for text in ["- item", "-x", "--- a", "-1"] {
+            let given = ["overdrive", "generate", "m", "--prompt", text];
+            let parsed = Arguments::of(given).expect("a text").command;
+            assert!(
+                matches!(parsed, Command::Generate(Generate { prompt: Some(p), .. }) if p == text)
+            );
+        }
+        refused("overdrive generate m --prompt a --temperature -1", &["at least 0"]);
+        refused("overdrive generate m --prompt a --top-p -1", &["above 0 and at most 1"]);
+        refused("overdrive generate m --prompt a --top-k -3", &["-3 is not in 1.."]);
+        refused("overdrive run --threads -1", &["-1 is not in 1..=1024"]);
+        refused("overdrive generate m --prompt a -x", &["unexpected argument '-x'"]);
+    }
+
+    #[test]
+    fn generate_takes_one_kind_of_text_and_its_own_options() {
+        refused("overdrive generate m", &["--prompt", "--prompts", "--judge"]);
+        for options in ["--prompts f", "--judge f", "--page-size 4", "--batch 2"] {
+            refused(&format!("overdrive generate m --prompt a {options}"), &["cannot be used"]);
+        }
+        for options in ["--temperature 1", "--top-k 1", "--top-p 0.5", "--batch 2"] {
+            refused(&format!("overdrive generate m --judge f {options}"), &["cannot be used"]);
+        }
+        let line = "overdrive generate m --prompts f --batch 2 --page-size 4 --pages 9";
+        assert!(Arguments::of(words(line)).is_ok());
     }
 
     #[test]

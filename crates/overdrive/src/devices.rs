@@ -9,7 +9,7 @@ use overdrive::bench::exit::Exit;
 use overdrive::bench::failure;
 use overdrive::cpu::CpuBackend;
 use overdrive::cuda::{CudaBackend, Library, gpus};
-use overdrive::ir::{Backend, BackendError, Communicator};
+use overdrive::ir::{Backend, BackendError, Communicator, Description, Mode};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -44,6 +44,17 @@ fn choice(machine: &Machine) -> Result<DeviceChoice, Failure> {
             Ok(DeviceChoice::Cuda(ordinal.ok_or_else(unknown)?))
         }
     }
+}
+
+/// Errs for a mode that a device lacks, as `option` asks for it.
+pub(crate) fn check_mode(mode: Mode, device: &Description, option: &str) -> Result<(), Failure> {
+    if mode != Mode::Graph || device.replays {
+        return Ok(());
+    }
+    Err(Failure::bad_input(format!(
+        "{option} graph: expected a GPU, whose launches are captured and replayed, found a CPU; \
+         use {option} compile"
+    )))
 }
 
 /// The GPU that `--device` names, if it names one.

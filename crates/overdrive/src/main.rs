@@ -23,7 +23,6 @@ mod terminal;
 mod text;
 mod training;
 
-use clap::Parser;
 use overdrive::bench::exit::Exit;
 use overdrive_process::Stop;
 use std::process::ExitCode;
@@ -34,7 +33,7 @@ fn main() -> ExitCode {
     if let Err(error) = error_channel::end_with_command() {
         terminal::note!("note: this rank may outlive the command that started it: {error}");
     }
-    let ended = match cli::Arguments::try_parse() {
+    let ended = match cli::Arguments::of(std::env::args_os()) {
         Ok(arguments) => {
             terminal::speak(arguments.said.into());
             commands::run(arguments.command, &stop)

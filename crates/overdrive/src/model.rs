@@ -26,6 +26,7 @@ use overdrive::studies::{Template, Workload};
 use overdrive::train::trained;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// A model whose named dimensions have no sizes yet.
 pub(crate) enum Model {
@@ -348,15 +349,19 @@ fn load_with(model: &str, weights: InitialWeights) -> Result<Model, Failure> {
     if is_gguf(path) && path.exists() {
         return read_published(path);
     }
-    if model.contains(std::path::MAIN_SEPARATOR) || path.extension().is_some() {
-        let found = if path.exists() { "a file of another kind" } else { "no such file" };
+    let is_path = model.contains(std::path::MAIN_SEPARATOR)
+        || model.starts_with('.')
+        || path.extension().is_some()
+        || path.exists();
+    if is_path {
+        let found = if path.exists() { "a file of another kind" } else { "no such file or folder" };
         return Err(Failure::bad_input(format!(
             "no model at `{model}`: expected an .onnx or .gguf file, a folder that `overdrive \
              train` or \
              `overdrive quantize` wrote, or one in Hugging Face's format, found {found}"
         )));
     }
-    Err(Failure::bad_input(unknown))
+    Err(Failure::bad_input(format!("{unknown} (`{model}` is no file or folder either)")))
 }
 
 fn built_in(model: &models::BuiltInModel, weights: InitialWeights) -> Result<Model, Failure> {
@@ -388,6 +393,9 @@ pub(crate) fn is_published(model: &str) -> bool {
     let is_ours = path.is_dir() && ModelFolder::is_at(path);
     path.exists() && !is_ours && Pretrained::is_at(path)
 }
+
+/// Notes that were said about models: each is said once.
+static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "gguf")
@@ -422,6 +430,12 @@ fn read_published(path: &Path) -> Result<Model, Failure> {
 
 fn published(read: Result<Pretrained, PretrainedError>) -> Result<Model, Failure> {
     let read = read.map_err(Failure::bad_input)?;
-    read.notes.iter().for_each(|note| note!("note: {note}"));
+    // A command may read a model again, or the one that it made of it.
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    for note in &read.notes {
+        if said.insert(note.clone()) {
+            note!("note: {note}");
+        }
+    }
     Ok(Model::Pretrained(Box::new(read)))
 }

@@ -80,6 +80,25 @@ pub(crate) fn write(text: fmt::Arguments<'_>) -> Result<(), Failure> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(unwritten)
 }
 
+/// Writes text that a model made. A terminal would obey the control characters in it, and shows
+/// their codes instead.
+pub(crate) fn write_made(text: &str) -> Result<(), Failure> {
+    match io::stdout().is_terminal() {
+        true => write(format_args!("{}", visible(text))),
+        false => write(format_args!("{text}")),
+    }
+}
+
+/// The text with `\u{1b}` for ESC, and so on; ends of lines and tabs stay.
+fn visible(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' | '\t' => c.to_string(),
+        c if c.is_control() => c.escape_unicode().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
 /// Writes text around a result to standard output, unless the user asked for quiet.
 pub(crate) fn besides(text: fmt::Arguments<'_>) -> Result<(), Failure> {
     if volume() == Volume::Quiet { Ok(()) } else { write(text) }
@@ -123,5 +142,16 @@ fn unwritten(error: io::Error) -> Failure {
         _ => Failure::harness(format!(
             "cannot write to standard output: {error}; make room, or send it elsewhere"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_codes_on_a_terminal() {
+        let made = "a\tb\n\u{1b}[2Jc\rd\u{7}\u{9b}é語";
+        assert_eq!(visible(made), "a\tb\n\\u{1b}[2Jc\\u{d}d\\u{7}\\u{9b}é語");
     }
 }

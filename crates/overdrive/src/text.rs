@@ -57,6 +57,11 @@ pub(crate) fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Fail
     }
 }
 
+/// `1 window`, `2 windows`.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Inputs of a bound graph that reads this text in every row: ids `x`, and a `mask` where there is
 /// one. A row of fixed length is filled up with zeros.
 pub(crate) fn inputs(graph: &Graph, ids: &[u32]) -> Result<BTreeMap<String, Tensor>, Failure> {

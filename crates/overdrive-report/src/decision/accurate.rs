@@ -110,11 +110,7 @@ fn by_agreement(question: &Question<'_, '_>) -> Card {
     checked.sort_by(|(_, a), (_, b)| error(a).total_cmp(&error(b)));
     let ran = question.rows.iter().filter(|row| row.measurement().is_some()).count();
     let (Some((least, first)), Some((most, last))) = (checked.first(), checked.last()) else {
-        return Card::open(
-            TITLE,
-            "no claim",
-            "neither quality nor agreement with a reference is known",
-        );
+        return Card::unknown(TITLE, "neither quality nor agreement with a reference is known");
     };
     let all = if checked.len() == ran { "all".to_owned() } else { format!("{} of", checked.len()) };
     let name = |row: &JudgedRow<'_>| row.label.clone();

@@ -3,6 +3,9 @@
 use crate::judged::{JudgedResults, JudgedRow};
 use overdrive_bench::results::Variant;
 
+/// The short answer where nothing is known that could decide.
+const NO_CLAIM: &str = "no claim";
+
 /// The answer to one question.
 pub(crate) struct Card {
     pub(crate) title: &'static str,
@@ -52,6 +55,16 @@ impl Card {
             gives_up: Vec::new(),
             anchors: Vec::new(),
         }
+    }
+
+    /// No answer, since what would decide is not known.
+    pub(super) fn unknown(title: &'static str, why: impl Into<String>) -> Self {
+        Self::open(title, NO_CLAIM, why)
+    }
+
+    /// Whether it says anything.
+    pub(super) fn is_known(&self) -> bool {
+        self.figure != NO_CLAIM
     }
 
     /// Adds the description of its winner, if the run recorded one.

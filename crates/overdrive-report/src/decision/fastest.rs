@@ -29,7 +29,7 @@ pub(super) fn candidates<'j, 'r>(
 pub(super) fn card(question: &Question<'_, '_>) -> Card {
     let candidates = &question.timed;
     match candidates.as_slice() {
-        [] => Card::open(TITLE, "no claim", untimed(question)),
+        [] => Card::unknown(TITLE, untimed(question)),
         [only] => {
             let detail = "the only time that can be trusted, so nothing to compare it with";
             let gives_up = given_up(question, only);

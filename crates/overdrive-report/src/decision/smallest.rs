@@ -13,11 +13,7 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
     let rows = right(question);
     let found = size(question).and_then(|size| size.least(question).map(|least| (size, least)));
     let Some((size, least)) = found else {
-        return Card::open(
-            TITLE,
-            "no claim",
-            "neither a file nor the memory of a call was counted",
-        );
+        return Card::unknown(TITLE, "neither a file nor the memory of a call was counted");
     };
     let bytes = |row: &JudgedRow<'_>| size.of(row);
     let sized: Vec<&JudgedRow<'_>> = rows.into_iter().filter(|row| bytes(row).is_some()).collect();

@@ -151,3 +151,15 @@ fn the_original_stands_above_what_is_likened_to_it_and_a_winner_says_how_to_make
     assert_eq!(accurate.made_by.as_deref(), Some("make"));
     assert!(crate::summary(&found, 80).ends_with("\n"));
 }
+
+#[test]
+fn a_training_run_alone_leaves_nothing_to_decide() {
+    let mut trained = record("compile", &spans(1_000_000));
+    let measured = trained.outcome.measurement_mut().unwrap();
+    (measured.latency, measured.agreement, measured.memory) = (None, None, None);
+    measured.quantities.insert("samples_per_second".into(), 1e5);
+    let found = of(vec![trained]);
+    assert!(decide(&JudgedResults::new(&found)).subjects.is_empty());
+    let text = crate::summary(&found, 80);
+    assert!(text.contains("1 of 1 cases ran") && !text.contains("no claim"), "{text}");
+}

@@ -21,6 +21,8 @@ pub struct Finding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topic {
+    /// A case whose outputs disagree with the reference.
+    Incorrect,
     /// The fastest configuration of a workload.
     Latency,
     /// The size and configuration that handle most per second.
@@ -41,13 +43,14 @@ pub enum Topic {
     LaunchBound,
     /// Samples that speak against being believed.
     Doubt,
-    /// Cases without a figure, and why.
+    /// Other cases without a figure, and why.
     Stopped,
 }
 
 impl fmt::Display for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Incorrect => "incorrect",
             Self::Latency => "latency",
             Self::Throughput => "throughput",
             Self::Memory => "memory",
@@ -58,7 +61,7 @@ impl fmt::Display for Topic {
             Self::Slower => "slower",
             Self::LaunchBound => "launch-bound",
             Self::Doubt => "doubt",
-            Self::Stopped => "did not run",
+            Self::Stopped => "no figure",
         })
     }
 }

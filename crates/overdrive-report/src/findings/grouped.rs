@@ -22,7 +22,7 @@ pub(super) fn by<'j, 'r, K: Ord>(
 }
 
 /// `configuration` on `workload`.
-pub(super) fn named(row: &JudgedRow<'_>) -> String {
+pub(in super::super) fn named(row: &JudgedRow<'_>) -> String {
     format!("`{}` on `{}`", row.label, row.record.case.workload)
 }
 

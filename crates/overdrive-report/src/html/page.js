@@ -63,6 +63,16 @@
     };
     chart.setOption(complete, { notMerge: true });
   };
+  // Whatever makes a place wider or narrower: it is drawn again before anybody sees the old width.
+  const resized = new ResizeObserver((seen) => {
+    for (const { target } of seen) {
+      const figure = target.closest('.chart');
+      const chart = live.get(figure);
+      if (target.clientWidth === chart.getWidth()) continue;
+      chart.resize();
+      paint(figure, chart);
+    }
+  });
   const mount = (figure) => {
     if (live.has(figure)) return;
     const place = figure.querySelector('.plot');
@@ -70,6 +80,7 @@
     const chart = echarts.init(place, null, { renderer: 'svg' });
     live.set(figure, chart);
     paint(figure, chart);
+    resized.observe(place);
   };
   const redraw = () => live.forEach((chart, figure) => paint(figure, chart));
   const near = new IntersectionObserver((seen) => {
@@ -82,13 +93,6 @@
     if (figure.getBoundingClientRect().top < innerHeight) mount(figure); else near.observe(figure);
   }
   addEventListener('beforeprint', () => all('.chart').forEach(mount));
-  let resizing;
-  addEventListener('resize', () => {
-    clearTimeout(resizing);
-    resizing = setTimeout(() => {
-      live.forEach((chart, figure) => { chart.resize(); paint(figure, chart); });
-    }, 120);
-  });
   all('.switch').forEach((button) => button.addEventListener('click', () => {
     const figure = button.closest('.chart');
     const on = !figure.dataset.switched;

@@ -22,16 +22,22 @@ fn every_variant_agrees_with_its_reference_and_is_related_to_causal() {
         journal: Journal::silent("overdrive run"),
     };
     let mut results = Results::begin("overdrive run attention", 1);
-    for part in [Forward, Both] {
-        // More samples than are compared.
-        let above = session(&context, &mut results, (part, [3, 2, 40, 16])).unwrap();
+    // More samples than are compared, and tiles of which a threshold can skip half.
+    let lengths = [(Forward, 256), (Both, 40)];
+    for (part, t) in lengths {
+        let above = session(&context, &mut results, (part, [3, 2, t, 16])).unwrap();
         assert!(above > 0.0, "{above}");
     }
-    let expected: Vec<String> = [Forward, Both]
+    let expected: Vec<String> = lengths
         .iter()
-        .flat_map(|&part| {
-            let run = AttentionVariant::ALL.into_iter().filter(move |variant| variant.has(part));
-            run.map(move |variant| variant.name() + part.suffix())
+        .flat_map(|&(part, t)| {
+            let is_run = move |variant: &AttentionVariant| {
+                variant.has(part) && variant.too_short(t).is_none()
+            };
+            AttentionVariant::ALL
+                .into_iter()
+                .filter(is_run)
+                .map(move |variant| variant.name() + part.suffix())
         })
         .collect();
     let found: Vec<&String> = results.records.iter().map(|r| &r.case.workload.name).collect();
@@ -48,6 +54,43 @@ fn every_variant_agrees_with_its_reference_and_is_related_to_causal() {
         assert_eq!(quantities.contains_key("time_over_full"), is_sparse, "{name}");
         assert_eq!(quantities.contains_key("skipped_percent"), has_threshold, "{name}");
     }
+}
+
+#[test]
+fn names_say_the_share_that_is_skipped() {
+    let left_out = |t| -> Vec<String> {
+        let all = AttentionVariant::ALL.into_iter();
+        all.filter(|&v| v.too_short(t).is_some()).map(AttentionVariant::name).collect()
+    };
+    let [most, all] = [75, 90].map(|percent| Threshold(percent).name());
+    // Two tiles along a side at the quick size of a processor, four at its shortest.
+    assert_eq!(left_out(HOST_QUICK[0][2]), [most, all.clone()]);
+    assert_eq!(left_out(512), [all]);
+    for sizes in ACCELERATOR_QUICK.iter().chain(&ACCELERATOR).chain(&HOST[1..]) {
+        assert_eq!(left_out(sizes[2]), [""; 0], "{sizes:?}");
+    }
+}
+
+#[test]
+fn work_is_that_of_the_pairs_that_are_seen() {
+    let sizes = [2, 2, 1024, 64];
+    let share = |variant| {
+        let workload = workload((variant, Forward), (DType::F32, sizes), SAMPLES).unwrap();
+        workload.work().flops as f64 / workload.graph.cost().flops as f64
+    };
+    let near = |variant, expected: f64| {
+        let found = share(variant);
+        assert!((found - expected).abs() < 1e-3, "{variant:?}: {found}, not {expected}");
+    };
+    [Causal, Full, SoftCap, Alibi, RelativeBias].iter().for_each(|&variant| near(variant, 1.0));
+    // 128 keys of each query, but of the first 128.
+    near(Window, (1024.0 * 128.0 - 128.0 * 127.0 / 2.0) / (1024.0 * 1025.0 / 2.0));
+    near(BlockSparse(75), 0.25);
+    near(Threshold(75), 0.625);
+    let ids = documents(2, 1024).to_ints();
+    let seen_of = |q: usize| ids[q / 1024 * 1024..=q].iter().filter(|&&id| id == ids[q]).count();
+    let seen: usize = (0..2 * 1024).map(seen_of).sum();
+    near(Documents, seen as f64 / (1024.0 * 1025.0));
 }
 
 #[test]

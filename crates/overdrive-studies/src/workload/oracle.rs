@@ -47,7 +47,7 @@ impl Workload {
             (false, true) => EVALUATOR_FLOPS_OF_FUNCTIONS,
             (false, false) => EVALUATOR_FLOPS,
         };
-        let is_small = self.sampled.is_none() && self.work().flops <= limit;
+        let is_small = self.sampled.is_none() && self.graph.cost().flops <= limit;
         let place = match is_small {
             true => ReferenceRunner::Evaluator,
             false => ReferenceRunner::On(

@@ -3,7 +3,7 @@
 use super::eval::given;
 use super::output;
 use super::run::start_peers;
-use crate::cli::{Bench, Precision};
+use crate::cli::{Bench, ModeName, Precision};
 use crate::engines::{Contestants, Whose};
 use crate::failure::Failure;
 use crate::invoked::command_line;
@@ -49,6 +49,12 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
         &arguments.machine,
         &arguments.libraries,
     )?;
+    // Beside other modes, one that a device lacks is a row with the reason.
+    if let Some([ModeName::Graph]) = arguments.modes.as_deref() {
+        contestants.own().try_for_each(|own| {
+            devices::check_mode(Mode::Graph, own.backend.description(), "--modes")
+        })?;
+    }
     let reference = devices::reference(&arguments.machine)?;
     let clock = SystemClock::new();
     let spinner = Spinner::over(arguments.batch.len().max(1));

@@ -50,6 +50,7 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let mode: Mode = arguments.mode.into();
+    devices::check_mode(mode, backend.description(), "--mode")?;
     let mut session = backend
         .compile(&graph, mode, &Tuning::default())
         .map_err(devices::failure)?

@@ -47,12 +47,7 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     let name = &workload.key.name;
     let mode: Mode = arguments.subject.mode.into();
     let description = target.description();
-    if mode == Mode::Graph && !description.replays {
-        return Err(Failure::bad_input(
-            "--mode graph: expected a GPU, whose launches are captured and replayed, found a CPU; \
-             use --mode compile",
-        ));
-    }
+    devices::check_mode(mode, description, "--mode")?;
     let tuning = Tuning { memory_limit: arguments.memory_limit, ..Tuning::default() };
     let planner = Planner { arguments, model, target, mode, tuning };
     let parts = arguments.mesh.as_ref().map(|mesh| planner.parts(&whole, mesh)).transpose()?;

@@ -97,7 +97,7 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
     let mut shown = Ok(());
     let mut show = |piece: String| {
         if !arguments.json && asked.speaks() && shown.is_ok() {
-            shown = terminal::write(format_args!("{piece}"));
+            shown = terminal::write_made(&piece);
         }
         text.push_str(&piece);
         shown.is_ok()

@@ -30,6 +30,7 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
     let (workload, graph, opened) = &asked_graph::open(&arguments.subject)?;
     let backend = opened.backend.as_ref();
     let mode: Mode = arguments.subject.mode.into();
+    devices::check_mode(mode, backend.description(), "--mode")?;
     check_memory(workload, backend)?;
     // Tuned as in a study, so that the same kernels are profiled.
     let mut tuning = Tuning::default();

@@ -7,7 +7,9 @@ use crate::terminal::tell;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::results::Results;
 use overdrive::bench::verdicts::Verdicts;
+use overdrive::formats::ModelFolder;
 use overdrive::report::{Report, counted};
+use overdrive::studies::pretrained::Pretrained;
 use overdrive::{files, gate};
 use overdrive_process::Stop;
 use std::path::{Path, PathBuf};
@@ -16,8 +18,9 @@ use std::path::{Path, PathBuf};
 const START_BYTES: u64 = 64;
 
 pub(crate) fn report(arguments: &cli::Report, stop: &Stop) -> Result<Exit, Failure> {
-    let folder = arguments.out.clone().unwrap_or_else(|| beside(&arguments.results[0]));
-    let place = output::place(&folder, arguments.replacing.into(), output::PAGES);
+    let folder = arguments.out.clone().or_else(|| beside(&arguments.results[0]));
+    let replacing = arguments.replacing.into();
+    let place = folder.map(|folder| output::place(&folder, replacing, output::PAGES));
     let (mut files, mut gates) = (Vec::new(), Vec::new());
     for path in &arguments.results {
         match verdicts(path)? {
@@ -30,7 +33,9 @@ pub(crate) fn report(arguments: &cli::Report, stop: &Stop) -> Result<Exit, Failu
     }
     let _whole = stop.heed();
     let report = Report::new(&files);
-    output::write_report(&place?, &report)?;
+    let begun = || output::place_or_new(None, replacing, (&files[0], output::PAGES));
+    let place = place.unwrap_or_else(begun)?;
+    output::write_report(&place, &report)?;
     match files.as_slice() {
         [one] => drop(output::tell(one)?),
         several => tell!("{} side by side; times are shown and never judged", counted(several))?,
@@ -38,7 +43,7 @@ pub(crate) fn report(arguments: &cli::Report, stop: &Stop) -> Result<Exit, Failu
     for lost in report.lost() {
         tell!("  {}", lost.replace('`', ""))?;
     }
-    output::lies_in(&folder)?;
+    output::lies_in(place.path())?;
     Ok(Exit::Fine)
 }
 
@@ -70,8 +75,10 @@ fn attach(files: &mut [Results], gate: Verdicts, path: &Path) -> Result<(), Fail
     Ok(())
 }
 
-/// The folder in which the results lie.
-fn beside(results: &Path) -> PathBuf {
+/// The folder in which the results lie. None of a model, whose folder takes no report.
+fn beside(results: &Path) -> Option<PathBuf> {
     let folder = if results.is_dir() { Some(results) } else { results.parent() };
-    folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let is_model = ModelFolder::is_at(folder) || Pretrained::is_at(folder);
+    (!is_model).then(|| folder.to_owned())
 }

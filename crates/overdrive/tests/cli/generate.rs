@@ -83,6 +83,8 @@ fn a_built_in_model_of_bytes_generates_without_a_cache() {
     folder.line("generate gpt-125m --prompt abc").ends(2, &["reads no text", "50304"]);
     folder.line("generate text-transformer --prompt= --max-tokens 3").ends(2, &["no token"]);
     folder.line("generate nowhere/at-all --prompt a").ends(2, &["no model at `nowhere/at-all`"]);
+    folder.line("generate .nowhere --prompt a").ends(2, &["no model at `.nowhere`"]);
+    folder.line("generate nowhere --prompt a").ends(2, &["`nowhere` is no file or folder"]);
     folder.line("generate text-transformer --prompt a --top-p 0").ends(2, &["above 0"]);
 }
 
@@ -154,7 +156,12 @@ fn lines_of_a_file_are_continued_together_as_each_alone() {
     assert_eq!(together["batch"], 2);
     assert!(together["tokens_per_second"].as_f64().unwrap() > 0.0, "{together}");
     let texts = together["texts"].as_array().unwrap();
-    assert_eq!(texts.len(), 3, "an empty line is none");
+    let lines: Vec<&Value> = texts.iter().map(|text| &text["line"]).collect();
+    assert_eq!(lines, [0, 1, 3], "an empty line is none, and is counted");
+    // As documented: line i is drawn with the seed + i.
+    let drawn = json(&made("--prompts prompts.txt --temperature 2 --seed 5 --json"));
+    let alone = json(&made("--prompt no --temperature 2 --seed 8 --json"));
+    assert_eq!(drawn["texts"][2]["tokens"], alone["tokens"]);
     for (line, text) in ["hand", "no"].into_iter().zip([&texts[0], &texts[2]]) {
         let alone = json(&made(&format!("--prompt {line} --json")));
         assert_eq!(text["tokens"], alone["tokens"], "{line}");
@@ -170,12 +177,20 @@ fn lines_of_a_file_are_continued_together_as_each_alone() {
     made("--prompts prompts.txt --pages 9").ends(2, &["--page-size"]);
     let shown = made("--prompts prompts.txt");
     shown.ends(0, &["3 texts, 3 at a time, 21 tokens made", "tokens/s in all"]);
+    shown.ends(0, &["left out of `prompts.txt`: 1 blank line"]);
     assert!(shown.stdout.contains("[1] hand in hand\n"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("[3] no\n"), "{}", shown.stdout);
+    std::fs::write(folder.path("long.txt"), format!("no\n\n{}\nno\n", "hand ".repeat(90))).unwrap();
+    made("--prompts long.txt")
+        .ends(2, &["`long.txt`, line 2 (counted from 0)", "expected at most 64"]);
     made("--prompts none.txt").ends(2, &["none.txt"]);
     std::fs::write(folder.path("empty.txt"), "\n").unwrap();
     made("--prompts empty.txt").ends(2, &["expected a text on each line"]);
     made("--prompts prompts.txt --prompt a").ends(2, &["cannot be used with"]);
-    made("").ends(2, &["--prompt"]);
+    made("").ends(2, &["--prompt", "--prompts", "--judge"]);
+    made("--prompt a --top-k 3").ends(2, &["--top-k 3", "--temperature above 0"]);
+    made("--prompt a --top-p 0.5 --temperature 0").ends(2, &["--top-p 0.5", "--temperature 0.8"]);
+    made("--prompt a --mode graph --device cpu").ends(2, &["--mode graph", "--mode compile"]);
     folder
         .line("generate text-transformer --prompts prompts.txt --threads 1")
         .ends(2, &["expected a model that keeps keys and values"]);
@@ -230,6 +245,9 @@ fn a_text_judges_a_cache_of_codes() {
         line.contains("with keys and values as int8") && line.contains("with numbers"),
         "{line}"
     );
+    // A window has 64 tokens at most, the context of the fixture.
+    let part = judged("text.txt --max-tokens 100");
+    part.ends(0, &["the last 36 of 100 tokens are left out", "63 tokens in 1 window of 64 "]);
     judged("one.txt").ends(2, &["expected a text of two tokens at least"]);
     judged("text.txt --prompt a").ends(2, &["cannot be used with"]);
     folder

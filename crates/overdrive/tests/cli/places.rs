@@ -104,6 +104,19 @@ fn results_do_not_come_between_those_of_others() {
 }
 
 #[test]
+fn a_report_about_a_model_is_no_part_of_its_folder() {
+    let folder = Folder::new();
+    let line = "train digits-mlp --data digits --steps 2 --device cpu --threads 1 -o mlp";
+    folder.line(line).ends(0, &[]);
+    let before = fs::read_dir(folder.path("mlp")).unwrap().count();
+    let told = folder.line("report mlp");
+    let text = &told.ends(0, &["report: reports/"]).stdout;
+    assert!(!text.contains("no claim"), "one run has nothing to compare: {text}");
+    assert_eq!(fs::read_dir(folder.path("mlp")).unwrap().count(), before);
+    folder.line("report mlp/results.json -o drawn").ends(0, &["report: drawn/report.html"]);
+}
+
+#[test]
 fn a_model_is_its_own_source_only_by_force() {
     let folder = folder();
     let quantize = "--mode int8-weights --batches 1 --trials 5 --device cpu --threads 1";

@@ -149,6 +149,30 @@ fn training_keeps_the_last_whole_step_and_says_how_to_go_on() {
     }
 }
 
+/// The scores of a model take as long as many of its steps.
+#[test]
+fn scoring_says_so_and_ends_with_its_steps_kept() {
+    let folder = Folder::new();
+    let lines = (0..6000).map(|i| format!("{i} ships came home by the light of day {}.\n", i * i));
+    std::fs::write(folder.path("ships.txt"), lines.collect::<String>()).unwrap();
+    let line = "train text-transformer --data ships.txt --batch 2 --steps 1 --device cpu \
+                --threads 1 -o model";
+    let mut first = Underway::line(&folder, line);
+    first.says("validation loss");
+    first.says("scoring ");
+    let kept = ["1 of 1 steps are done and kept in `model.checkpoint`, but", "--resume"];
+    first.send("TERM").end().ends(143, &kept);
+    assert_eq!(folder.files(), ["model.checkpoint", "ships.txt"]);
+    let again = folder.line(&format!("{line} --resume"));
+    again.ends(0, &["scoring ", "text-transformer after 1 steps"]);
+    assert!(!again.stderr.contains("validation loss"), "no step was left: {again:?}");
+    let results = std::fs::read_to_string(folder.path("model/results.json")).unwrap();
+    let results: serde_json::Value = serde_json::from_str(&results).unwrap();
+    let quantities = &results["records"][0]["outcome"]["ok"]["quantities"];
+    assert_eq!(quantities["resumed_from_step"], 1.0, "{results}");
+    assert!(quantities["validation_loss_nats"].as_f64() > Some(0.0), "{results}");
+}
+
 #[test]
 fn a_signal_that_was_ignored_stays_ignored() {
     let folder = Folder::new();

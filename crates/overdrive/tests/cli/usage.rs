@@ -18,7 +18,8 @@ fn what_is_misspelt_is_named_with_what_was_meant() {
     refused("bench digit-mlp --trials 5", &["`digit-mlp`", "did you mean `digits-mlp`?"]);
     refused("profile transfomer", &["`transfomer`", "did you mean `transformer`?"]);
     refused("eval moel --inputs x.npz", &["`moel`", "expected one of mlp, conv"]);
-    refused("bench m.pt", &["no model at `m.pt`", "no such file", ".onnx"]);
+    refused("bench m.pt", &["no model at `m.pt`", "no such file or folder", ".onnx"]);
+    refused("bench mlp --modes graph --device cpu", &["--modes graph", "--modes compile"]);
     refused("export mlp", &["--onnx", "--triton", "--stablehlo"]);
     refused("run kernel --quick", &["`kernel`", "did you mean `kernels`?"]);
     refused("bench mlp --modes eager,jot", &["jot", "jit"]);
@@ -34,6 +35,10 @@ fn what_is_misspelt_is_named_with_what_was_meant() {
         &["cannot resume from `nowhere/results.json`", "without --resume"],
     );
     refused("run --resume a --out b", &["--resume", "--out"]);
+    refused(
+        "train digits-mlp --data digits --device cpu --resume -o model",
+        &["a checkpoint in `model.checkpoint`", "nothing to go on from", "leave out --resume"],
+    );
     refused("bench mlp --isa sse9", &["--isa", "unknown instruction set `sse9`", "has portable"]);
     refused("info --isa avx1024", &["unknown instruction set `avx1024`", "has portable"]);
     refused("bench mlp --trails 5", &["--trails", "--trials"]);
@@ -43,11 +48,15 @@ fn what_is_misspelt_is_named_with_what_was_meant() {
 #[test]
 fn numbers_out_of_range_are_refused_with_the_range() {
     refused("bench mlp --threads 0", &["--threads", "0 is not in 1..=1024"]);
-    refused("run --threads -1", &["-1"]);
+    refused("run --threads -1", &["-1 is not in 1..=1024"]);
     refused("bench mlp --trials 4", &["--trials", "5..=10"]);
     refused("bench mlp --batch 0", &["--batch", "0"]);
     refused("profile mlp --calls many", &["--calls", "many"]);
-    refused("eval mlp --inputs x.npz --rtol -1", &["-1"]);
+    refused("eval mlp --inputs x.npz --rtol -1", &["-1", "at least 0"]);
+    for rate in ["-1", "0", "nan"] {
+        let line = format!("train digits-mlp --data digits --lr {rate} -o model");
+        refused(&line, &["--lr", &format!("'{rate}'"), "expected a number above 0"]);
+    }
     refused("eval mlp --inputs x.npz --atol nan", &["nan", "at least 0"]);
 }
 

@@ -53,6 +53,7 @@ impl<'a> Generation<'a> {
         }
         let usual = opened.backend.description().fastest_mode();
         let mode = arguments.mode.map_or(usual, Mode::from);
+        devices::check_mode(mode, opened.backend.description(), "--mode")?;
         let format = format_of(model, arguments, opened.backend.as_ref())?;
         let codes = arguments.cache.map(CacheCodes::from);
         if let (Some(codes), Model::Template(_) | Model::Onnx(_)) = (codes, model) {
@@ -78,12 +79,7 @@ impl<'a> Generation<'a> {
             }
             Model::Template(_) | Model::Onnx(_) => None,
         };
-        let sampling = Sampling {
-            temperature: arguments.temperature,
-            top_k: arguments.top_k.map(|k| k as usize),
-            top_p: arguments.top_p,
-            seed: arguments.machine.seed,
-        };
+        let sampling = sampling(arguments)?;
         Ok(Self {
             arguments,
             model,
@@ -175,6 +171,21 @@ impl<'a> Generation<'a> {
         let codes = if codes { "codes and " } else { "" };
         self.format.map_or(String::new(), |dtype| format!("{codes}{dtype} weights: "))
     }
+}
+
+/// How tokens are drawn. Errs where an option would change nothing.
+fn sampling(arguments: &Generate) -> Result<Sampling, Failure> {
+    let Generate { temperature, top_k, top_p, .. } = *arguments;
+    let top_k_given = top_k.map(|k| format!("--top-k {k}"));
+    let narrowed = top_k_given.or_else(|| (top_p < 1.0).then(|| format!("--top-p {top_p}")));
+    if let (Some(option), true) = (narrowed, temperature == 0.0) {
+        return Err(Failure::bad_input(format!(
+            "{option}: expected a --temperature above 0, found 0, which always takes the likeliest \
+             token; give one, such as --temperature 0.8, or leave the option out"
+        )));
+    }
+    let top_k = top_k.map(|k| k as usize);
+    Ok(Sampling { temperature, top_k, top_p, seed: arguments.machine.seed })
 }
 
 /// An object with the members of both.

@@ -10,8 +10,8 @@ use super::whole;
 use crate::failure::Failure;
 use crate::model::Model;
 use crate::skipped_tiles::SkippedTiles;
-use crate::terminal::say;
-use crate::text;
+use crate::terminal::{note, say};
+use crate::text::{self, counted};
 use overdrive::bench::digits;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::statistics::Sorted;
@@ -83,6 +83,14 @@ pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<
         )));
     }
     let windows: Vec<Vec<u32>> = tokens.chunks_exact(window).map(<[u32]>::to_vec).collect();
+    let left_out = tokens.len() % window;
+    if left_out > 0 {
+        note!(
+            "note: the last {left_out} of {} tokens are left out: windows have {window} tokens \
+             each, so that all weigh the same",
+            tokens.len()
+        );
+    }
     if let Some(tiles) = tiles {
         return judge_tiles(asked, (pretrained, &windows), tiles, stop);
     }
@@ -96,7 +104,9 @@ pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<
         None => None,
     };
     let with = perplexity(&found.windows);
-    let count = format!("{} tokens in {} windows of {window}", found.tokens, windows.len());
+    let (windows, tokens) = (counted(windows.len(), "window"), found.tokens);
+    let count =
+        format!("{tokens} tokens in {windows} of {window} (the first of each is only read)");
     let Some((codes, float)) = numbers else {
         let line = format!("perplexity {with:.4} over {count}");
         return said(asked, facts(&found), line);
@@ -147,7 +157,7 @@ fn judge_tiles(
         own["by_place"] = by_place;
     }
     let (count, window) = (read.1.len(), read.1[0].len());
-    line += &format!(", over {count} windows of {window} tokens");
+    line += &format!(", over {} of {window} tokens", counted(count, "window"));
     let all = json!({ "windows": count, "full_perplexity": before });
     said(asked, joined(own, all), line)
 }

@@ -5,11 +5,11 @@ use super::rank;
 use crate::cli::Generate;
 use crate::failure::Failure;
 use crate::model::Model;
-use crate::terminal::{note, say};
-use crate::text::{self, TextStream};
+use crate::terminal::{self, note, say};
+use crate::text::{self, TextStream, counted};
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
-use overdrive::decoding::{Decoder, Generated, Limits, generate_all};
+use overdrive::decoding::{Decoder, Generated, LanguageModel, Limits, generate_all};
 use overdrive::files;
 use overdrive::models::{Caches, Pages};
 use overdrive_process::Stop;
@@ -40,26 +40,44 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
         )));
     }
     let lines = files::read_text(file, LONGEST).map_err(Failure::bad_input)?;
-    let texts: Vec<&str> = lines.lines().filter(|line| !line.trim().is_empty()).collect();
+    let (blank, texts): (Vec<_>, Vec<_>) =
+        lines.lines().enumerate().partition(|(_, line)| line.trim().is_empty());
     if texts.is_empty() {
         return Err(Failure::bad_input(format!(
             "`{}`: expected a text on each line, found none",
             file.display()
         )));
     }
-    let prompts = texts.iter().map(|text| text::encode(asked.tokenizer, text));
-    let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
+    if !blank.is_empty() && asked.speaks() {
+        let (file, count) = (file.display(), counted(blank.len(), "blank line"));
+        note!("note: left out of `{file}`: {count}; the other lines keep their numbers");
+    }
+    let of_line = |line: usize, failure: Failure| {
+        let message =
+            format!("`{}`, line {line} (counted from 0): {}", file.display(), failure.message);
+        Failure { message, ..failure }
+    };
+    let encoded = |&(line, text): &(usize, &str)| {
+        text::encode(asked.tokenizer, text).map_err(|failure| of_line(line, failure))
+    };
+    let prompts = texts.iter().map(encoded).collect::<Result<Vec<_>, _>>()?;
+    let numbers: Vec<usize> = texts.iter().map(|&(line, _)| line).collect();
     if let Some(rank) = asked.rank {
         rank::check(rank, &asked, &prompts)?;
     }
     let most = asked.max_tokens();
-    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    let (longest, of_longest) =
+        prompts.iter().map(Vec::len).zip(numbers.iter().copied()).max().unwrap_or_default();
     let batch = asked.arguments.batch.map_or(BATCH, |batch| batch as usize).min(prompts.len());
     let capacity = longest.saturating_add(most);
     let needs = prompts.iter().map(|prompt| prompt.len().saturating_add(most));
     let pages = pages(asked.arguments, needs, batch);
     let caches = Caches { pages, ..Caches::of(batch, capacity) };
-    let mut decoder = asked.cached(pretrained, caches)?;
+    let decoder = asked.cached(pretrained, caches);
+    // Without this room the longest text has none.
+    let is_long = capacity > pretrained.context();
+    let mut decoder =
+        decoder.map_err(|failure| if is_long { of_line(of_longest, failure) } else { failure })?;
     let clock = SystemClock::new();
     let start = clock.now_ns();
     for prompt in &prompts {
@@ -70,7 +88,7 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
     let _texts_so_far = stop.heed();
     let limits = Limits { tokens: most, ends: &pretrained.ends };
     let start = clock.now_ns();
-    let chooser = asked.chooser();
+    let chooser = asked.chooser().with_numbers(&numbers);
     let how = (&chooser, &limits);
     let made = generate_all(&mut decoder, &prompts, how, &clock, &mut |_, _| !stop.is_requested());
     let made = made.map_err(failure)?;
@@ -84,24 +102,25 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
     };
     let written: Vec<String> = prompts.iter().zip(&made).map(|(p, m)| written(p, m)).collect();
     if asked.speaks() && asked.arguments.json {
-        let of_text = |((prompt, made), text): ((&Vec<u32>, &Generated), &String)| {
+        let of_text = |(((prompt, made), text), line): (((&Vec<u32>, &Generated), &String), _)| {
             json!({
-                "prompt_tokens": prompt.len(), "tokens": made.tokens, "text": text,
+                "line": line, "prompt_tokens": prompt.len(), "tokens": made.tokens, "text": text,
                 "first_token_s": made.first_token_s(),
                 "last_token_s": made.times_ns.last().map(|&ns| ns as f64 / 1e9),
             })
         };
-        let texts: Vec<_> = prompts.iter().zip(&made).zip(&written).map(of_text).collect();
+        let texts: Vec<_> =
+            prompts.iter().zip(&made).zip(&written).zip(&numbers).map(of_text).collect();
         let own = json!({
             "batch": batch, "prepare_s": prepare_s, "total_s": total_s,
             "cache_bytes": decoder.cache_bytes(), "tokens_per_second": rate, "texts": texts,
         });
         say!("{:#}", joined(asked.facts(), own))?;
     } else if asked.speaks() {
-        for (index, (prompt, text)) in texts.iter().zip(&written).enumerate() {
+        for ((line, prompt), text) in texts.iter().zip(&written) {
             let name: String = prompt.chars().take(NAMED).collect();
             let rest = if name.len() < prompt.len() { "..." } else { "" };
-            say!("[{index}] {name}{rest}\n{text}\n")?;
+            terminal::write_made(&format!("[{line}] {name}{rest}\n{text}\n\n"))?;
         }
         note!(
             "{}{} texts, {batch} at a time, {tokens} tokens made in {total_s:.2} s: {rate:.1} \
