@@ -207,8 +207,8 @@ impl<I: Isa> Emitter<'_, I> {
 fn work(node: &Node, uniform: Uniform) -> usize {
     match node {
         Node::Unary(Unary::Sin | Unary::Cos, _) => 0,
-        // By the reciprocal.
-        Node::Binary(Binary::Div, ..) if uniform == 2 => 1,
+        // By the reciprocal, and four multiply-adds that correct it.
+        Node::Binary(Binary::Div, ..) if uniform == 2 => 4,
         Node::Unary(..)
         | Node::Binary(..)
         | Node::Compare(..)
