@@ -2,6 +2,8 @@
 
 - `all_reduce`, `all_gather`, `ring send and receive`: a message of whole numbers in f32;
 - `ddp`, `fsdp2`: a training step of a GPT, bf16, `torch.compile`, fused AdamW, clipping;
+- `step`: that on one device; `eager step`: not compiled, f16 with a scaled loss; `step, float8
+  tensorwise` and `step, float8 rowwise`: linear layers by torchao's recipes;
 - `context parallel`: causal attention with T split over the ranks, load balanced;
 - `tensor parallel`, `async tensor parallel`: a block with split layers.
 
@@ -31,6 +33,13 @@ class Here:
     def synchronize(self):
         if self.is_cuda:
             torch.cuda.synchronize()
+
+    def watch_memory(self):
+        """The bytes in use, beyond which the peak counts from now on; none are known on a CPU."""
+        if not self.is_cuda:
+            return None
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
 
     def mesh(self, ranks, name):
         from torch.distributed.device_mesh import init_device_mesh
@@ -107,7 +116,7 @@ class Training:
     """A training step; every rank has the same samples, so that its loss is that of one rank."""
 
     def __init__(self, here, ranks, sizes):
-        self.here, self.bf16 = here, sizes["dtype"] == "bf16"
+        self.here, self.dtype = here, NARROW.get(sizes["dtype"])
         *_, vocabulary, context = SIZES[sizes["model"]]
         net = model(sizes["model"]).to(here.device)
         generator = torch.Generator(device=here.device).manual_seed(1)
@@ -118,7 +127,7 @@ class Training:
         with torch.no_grad(), self.autocast():
             self.expected = net(*self.batch()).item()
         self.parameters_of = net
-        self.net = torch.compile(self.split(net, ranks) if ranks > 1 else net)
+        self.net = self.compiled(self.split(net, ranks) if ranks > 1 else net)
         self.optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
 
     def split(self, net, ranks):
@@ -127,13 +136,16 @@ class Training:
         devices = [self.here.device] if self.here.is_cuda else None
         return DistributedDataParallel(net, device_ids=devices, gradient_as_bucket_view=True)
 
+    def compiled(self, net):
+        return torch.compile(net)
+
     def batch(self):
         return self.ids[:, :-1], self.ids[:, 1:]
 
     def autocast(self):
-        if not self.bf16:
+        if self.dtype is None:
             return contextlib.nullcontext()
-        return torch.autocast(self.here.device.type, torch.bfloat16)
+        return torch.autocast(self.here.device.type, self.dtype)
 
     def check(self):
         found = self().item()
@@ -149,6 +161,48 @@ class Training:
         return loss
 
 
+class Eager(Training):
+    """The step op by op, in f16 with a scaled loss."""
+
+    def __init__(self, here, ranks, sizes):
+        self.scaler = torch.amp.GradScaler(here.device.type)
+        super().__init__(here, ranks, sizes)
+
+    def compiled(self, net):
+        return net
+
+    def __call__(self):
+        with self.autocast():
+            loss = self.net(*self.batch())
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        torch.nn.utils.clip_grad_norm_(self.parameters_of.parameters(), 1.0)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss
+
+
+class Float8(Training):
+    """Linear layers on codes of fp8, all but the head."""
+
+    recipe = "tensorwise"
+
+    def compiled(self, net):
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+        convert_to_float8_training(
+            net,
+            config=Float8LinearConfig.from_recipe_name(self.recipe),
+            module_filter_fn=lambda _, name: not name.endswith("head"),
+        )
+        return torch.compile(net)
+
+
+class Float8Rowwise(Float8):
+    recipe = "rowwise"
+
+
 class Fsdp(Training):
     """FSDP2: parameters, gradients and moments split over the ranks, gathered block by block."""
 
@@ -157,8 +211,8 @@ class Fsdp(Training):
 
         mesh = self.here.mesh(ranks, "data")
         policy = MixedPrecisionPolicy()
-        if self.bf16:
-            policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+        if self.dtype is not None:
+            policy = MixedPrecisionPolicy(self.dtype, torch.float32)
         for block in net.blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(net, mesh=mesh, mp_policy=policy)
@@ -328,11 +382,16 @@ class AsyncTensorParallel(TensorParallel):
         return parallelize_module(block, mesh, PrepareModuleOutput(**whole))
 
 
+NARROW = {"bf16": torch.bfloat16, "f16": torch.float16}
 PARTS = {
     "all_reduce": AllReduce,
     "all_gather": AllGather,
     "ring send and receive": Ring,
     "ddp": Training,
+    "step": Training,
+    "eager step": Eager,
+    "step, float8 tensorwise": Float8,
+    "step, float8 rowwise": Float8Rowwise,
     "fsdp2": Fsdp,
     "context parallel": ContextParallel,
     "tensor parallel": TensorParallel,
@@ -347,9 +406,12 @@ class Rank:
         self.here, self.ranks, self.parts = here, ranks, {}
 
     def open(self, number, name, sizes):
+        before = self.here.watch_memory()
         part = self.parts[number] = PARTS[name](self.here, self.ranks, sizes)
         checked = part.check()
         self.here.synchronize()
+        if before is not None:
+            checked["peak_bytes"] = torch.cuda.max_memory_allocated() - before
         return checked
 
     def sample(self, number, calls):

@@ -28,6 +28,7 @@ mod size_waterfall;
 mod sparsity;
 #[cfg(test)]
 mod tests;
+mod time_by_memory;
 mod violins;
 
 pub use chart::{Chart, NARROW, Switch, WIDTH};
@@ -80,6 +81,7 @@ pub(super) fn of_study(judged: &JudgedResults<'_>, name: &str) -> Charts {
     ] {
         charts.extend(build(&study));
     }
+    charts.extend(time_by_memory::charts(judged, &study));
     charts.extend(roofline::charts(judged, &study));
     charts.extend(violins::charts(&study));
     charts.extend(overhead::charts(&study));

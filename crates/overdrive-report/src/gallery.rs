@@ -169,9 +169,10 @@ fn training() -> Vec<Record> {
     let study = Gallery { study: "training" };
     let model = ("digits-mlp", &[("B", 64)][..]);
     let mut made = Vec::new();
-    for (dtype, rate) in [("f32", 0.05), ("bf16", 0.048)] {
+    for (dtype, rate, bytes) in [("f32", 0.05, 8e6), ("bf16", 0.048, 6e6)] {
         let mut record = study.case(model, "compile", 2_000_000);
         configure(&mut record, |c| c.dtype = dtype.into());
+        quantity(&mut record, &[("planned_bytes", bytes)]);
         let measurement = record.outcome.measurement_mut().expect("a record with a figure");
         for seed in [1, 2] {
             let loss = |step: u32| {

@@ -15,6 +15,7 @@ mod distributed;
 mod drawn;
 mod f64_sessions;
 mod kernels;
+mod long_calls;
 mod peers;
 pub mod pretrained;
 mod published;
@@ -25,6 +26,7 @@ mod session;
 mod study;
 mod template;
 mod tolerance;
+mod training;
 mod workload;
 
 pub use allowance::Allowance;
@@ -49,5 +51,7 @@ pub static STUDIES: &[&dyn Study] = &[
     &quantization::Quantization,
     &cumulative::Cumulative,
     &attention::AttentionStudy,
+    &training::Training,
+    &training::Memory,
     &distributed::Distributed,
 ];

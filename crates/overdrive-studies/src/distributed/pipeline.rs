@@ -2,7 +2,8 @@
 //! Its scaling is strong: one rank takes the same batches, one after another.
 
 use super::joint::{Joint, Judge, Split, of_shards};
-use super::training::{ROUNDINGS, Training, of_training, samples};
+use super::training::{ROUNDINGS, Training, samples};
+use crate::training::language::{self, of_training};
 use overdrive_bench::case::Workload;
 use overdrive_bench::failure::Failure;
 use overdrive_bench::work::Items;
@@ -20,7 +21,8 @@ pub(super) struct Pipeline {
 
 impl Joint for Pipeline {
     fn workload(&self, ranks: usize) -> Workload {
-        let sizes = [self.training.batch, self.training.tokens(), self.batches, ranks];
+        let sizes =
+            [self.training.batch, language::tokens(self.training.model), self.batches, ranks];
         let dimensions = ["B", "T", "batches", "ranks"].into_iter();
         let dimensions = dimensions.zip(sizes.map(|size| size as u64));
         Workload::new(format!("training step of {}", self.training.model), dimensions)
@@ -35,7 +37,8 @@ impl Joint for Pipeline {
     }
 
     fn items(&self, _ranks: usize) -> Option<Items> {
-        let tokens = (self.training.batch * self.training.tokens() * self.batches) as u64;
+        let tokens =
+            (self.training.batch * language::tokens(self.training.model) * self.batches) as u64;
         Some(Items { per_call: tokens, name: "tokens".to_owned() })
     }
 

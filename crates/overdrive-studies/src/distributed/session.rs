@@ -11,6 +11,7 @@ use super::joint::{Joint, Judge, Split};
 use super::name::{STUDY, note};
 use super::team::{RankWork, Team, WorkOf};
 use crate::drawn::Drawn;
+use crate::long_calls;
 use crate::peers::{RankPeer, RankPeers};
 use crate::tolerance::tolerance;
 use crate::{Context, RankDevices, Workload};
@@ -23,7 +24,6 @@ use overdrive_bench::memory::MemoryUse;
 use overdrive_bench::outcome::Outcome;
 use overdrive_bench::record::Record;
 use overdrive_bench::results::Results;
-use overdrive_bench::rules::Rules;
 use overdrive_bench::runner::Runner;
 use overdrive_bench::statistics::Sorted;
 use overdrive_bench::subject::Subject;
@@ -31,27 +31,11 @@ use overdrive_ir::Mesh;
 use overdrive_ir::backend::MemoryReport;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::thread;
 
-/// Samples of a call: enough for an interval of the median, few enough for calls of seconds.
-const LOOKS: [usize; 3] = [6, 10, 20];
-const WARMUP: usize = 3;
-/// Longest sampling of one entrant, and longest work of it in all. A million tokens with gradients
-/// take 14 s a call on one GPU, and an interval needs six calls.
-const SAMPLING_NS: u64 = 50_000_000_000;
-const ENTRANT_NS: u64 = 240_000_000_000;
-/// Shortest sample. A device lowers its clocks some ten milliseconds after it has begun to draw too
-/// much power. With samples of one call, the device that all entrants share had lower clocks than
-/// the others, and they waited for it.
-const SAMPLE_NS: u64 = 250_000_000;
-/// The same on a host, and where a sample is only to show that all works.
-const SHORT_SAMPLE_NS: u64 = 3_000_000;
 /// Calls whose steps are timed one by one; of calls beyond a second, one.
 const PROFILED: u32 = 3;
 const LONG_NS: f64 = 1e9;
-/// Share of a device's memory that entrants may plan to take together.
-const FILLED: f64 = 0.85;
 
 /// State that all cases of a run share.
 pub(super) struct Session<'a> {
@@ -77,20 +61,7 @@ impl<'a> Session<'a> {
         devices: RankDevices<'a>,
         peers: &'a RankPeers<'a>,
     ) -> Self {
-        let looks = if context.sampling.is_quick() { LOOKS[..1].to_vec() } else { LOOKS.into() };
-        let is_short = context.sampling.is_quick() || !context.device().is_accelerator();
-        let rules = Rules {
-            warmup_min_calls: WARMUP,
-            warmup_max_calls: WARMUP,
-            looks,
-            sampling_max_ns: SAMPLING_NS,
-            case_max_ns: ENTRANT_NS,
-            sample_min_ns: if is_short { SHORT_SAMPLE_NS } else { SAMPLE_NS },
-            seeds: 1,
-            ..context.sampling.rules.clone()
-        };
-        let runner = Runner::new(context.sampling.clock, rules, context.sampling.seed)
-            .with_stop(context.sampling.stop.clone());
+        let runner = long_calls::runner(context);
         let at_rest = |ranks: usize| {
             let meter = (devices.meter)(ranks)?;
             let probe = EnergyProbe::at_rest(meter, context.sampling.clock, thread::sleep).ok()?;
@@ -215,8 +186,7 @@ impl<'a> Session<'a> {
             teams[&entry.ranks].as_ref().map_or(0, |(_, planned_bytes)| *planned_bytes)
         };
         let bytes: Vec<u64> = entries.iter().map(planned).collect();
-        let room = FILLED * self.context.device().backend.description().memory_bytes as f64;
-        let groups = groups(&bytes, room as u64);
+        let groups = long_calls::groups(&bytes, long_calls::room(self.context));
         if groups.len() > 1 {
             let name = entries[0].case.workload.to_string();
             let text = format!(
@@ -377,18 +347,4 @@ fn prepared(joint: &dyn Joint, drawn: &Drawn, ranks: usize) -> Result<Prepared, 
     let split = joint.split(ranks)?;
     let split = Split { whole: drawn.graph(&split.whole), ..split };
     Ok(Prepared { split, judge: joint.judge(ranks)? })
-}
-
-/// Neighbours that fit in a device together, as few groups as their order allows.
-fn groups(bytes: &[u64], room: u64) -> Vec<Range<usize>> {
-    let (mut groups, mut start, mut sum) = (Vec::new(), 0, 0);
-    for (at, &own) in bytes.iter().enumerate() {
-        if at > start && sum + own > room {
-            groups.push(start..at);
-            (start, sum) = (at, 0);
-        }
-        sum += own;
-    }
-    groups.push(start..bytes.len());
-    groups
 }

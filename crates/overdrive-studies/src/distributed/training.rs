@@ -4,15 +4,14 @@
 //! Every rank is given the same samples. The loss and the norm of the gradients of all ranks
 //! together are then those of one rank, which judges them at full size.
 
-use super::joint::{Joint, Judge, Split, below, of_graph};
+use super::joint::{Joint, Judge, Split, below};
+use crate::training::language::{self, of_training};
 use overdrive_bench::case::Workload;
 use overdrive_bench::failure::Failure;
 use overdrive_bench::work::Items;
 use overdrive_ir::{DType, Graph, Mesh, Port, Tensor};
-use overdrive_models::BuiltInModel;
-use overdrive_passes::{Compression, bind};
-use overdrive_train::data::Target;
-use overdrive_train::{Recipe, Shards, TrainError, sharded_step, training_step, with_loss};
+use overdrive_passes::Compression;
+use overdrive_train::{Recipe, Shards, sharded_step, training_step};
 use serde_json::{Value, json};
 
 /// The axis along which batches are split.
@@ -30,16 +29,9 @@ pub(super) struct Training {
 }
 
 impl Training {
-    fn model(&self) -> &'static BuiltInModel {
-        overdrive_models::find(self.model).expect("cases name built-in models")
-    }
-
     /// The forward of so many samples, with its loss.
     pub(super) fn forward(&self, batch: usize) -> Result<Graph, Failure> {
-        let forward = (self.model().build)().map_err(of_graph)?;
-        let sizes = [("batch".to_owned(), batch)].into();
-        let bound = bind(&forward, &sizes).map_err(of_graph)?;
-        with_loss(&bound, Target::Classes).map_err(of_graph)
+        language::forward(self.model, batch)
     }
 
     /// The step of so many samples.
@@ -47,17 +39,6 @@ impl Training {
         let recipe = Recipe { batch, precision: self.precision, ..Recipe::default() };
         training_step(&self.forward(batch)?, &recipe).map_err(of_training)
     }
-
-    /// T.
-    pub(super) fn tokens(&self) -> usize {
-        let forward = (self.model().build)().expect("built-in models build");
-        let ty = forward.ty(forward.inputs()[0].value).clone();
-        ty.shape.0.get(1).and_then(overdrive_ir::Dim::size).expect("language models have a context")
-    }
-}
-
-pub(super) fn of_training(error: TrainError) -> Failure {
-    Failure::unsupported(error.to_string())
 }
 
 /// Tokens, the same on every rank: ids below 256, which every vocabulary has, and a small learning
@@ -65,7 +46,7 @@ pub(super) fn of_training(error: TrainError) -> Failure {
 pub(super) fn samples(graph: &Graph, _rank: usize) -> Vec<Tensor> {
     let of = |port: &Port| match graph.ty(port.value) {
         ty if ty.dtype.is_float() => Tensor::scalar(ty.dtype, 1e-4),
-        ty => below(256, &port.name, ty),
+        ty => below(language::IDS, &port.name, ty),
     };
     graph.inputs().iter().map(of).collect()
 }
@@ -107,7 +88,7 @@ impl Joint for Apart {
 
 impl Joint for Training {
     fn workload(&self, ranks: usize) -> Workload {
-        let sizes = [self.batch, self.tokens(), ranks].map(|size| size as u64);
+        let sizes = [self.batch, language::tokens(self.model), ranks].map(|size| size as u64);
         let dimensions = ["B a rank", "T", "ranks"].into_iter().zip(sizes);
         Workload::new(format!("training step of {}", self.model), dimensions)
     }
@@ -132,7 +113,7 @@ impl Joint for Training {
     }
 
     fn items(&self, ranks: usize) -> Option<Items> {
-        let tokens = (self.batch * self.tokens() * ranks) as u64;
+        let tokens = (self.batch * language::tokens(self.model) * ranks) as u64;
         Some(Items { per_call: tokens, name: "tokens".to_owned() })
     }
 

@@ -76,6 +76,7 @@ struct Opened {
     expected: Vec<f64>,
     #[serde(default)]
     rtol: f64,
+    peak_bytes: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -91,8 +92,14 @@ impl RankPeer<'_> {
     pub(crate) fn mode(part: &str) -> &'static str {
         match part {
             "ddp" | "fsdp2" | "tensor parallel" | "async tensor parallel" => "compile",
+            _ if part.starts_with("step") => "compile",
             _ => "eager",
         }
+    }
+
+    /// The most bytes of the device that its first call held, where it can tell.
+    pub(crate) fn peak_bytes(&self) -> Option<u64> {
+        self.opened.peak_bytes
     }
 
     fn span(&self, calls: u64) -> Result<u64, Failure> {
