@@ -181,7 +181,7 @@ fn training() -> Vec<Record> {
             };
             let points = (0..40).map(|step| (f64::from(step), loss(step))).collect();
             measurement.curves.push(Curve {
-                quantity: "loss".into(),
+                quantity: "validation_loss_nats".into(),
                 over: "step".into(),
                 seed: Some(seed),
                 points,

@@ -11,6 +11,7 @@ use overdrive_bench::measurement::Curve;
 
 /// A kind of curve that has a chart.
 struct CurveKind {
+    /// How the curve's quantity begins: that of a loss ends with what it is, as `loss_nats`.
     quantity: &'static str,
     over: &'static str,
     title: &'static str,
@@ -18,11 +19,18 @@ struct CurveKind {
     x: (&'static str, &'static str),
 }
 
-const KINDS: [CurveKind; 2] = [
+const KINDS: [CurveKind; 3] = [
     CurveKind {
-        quantity: "loss",
+        quantity: "validation",
         over: "step",
-        title: "Loss against step",
+        title: "Validation loss against step",
+        y: ("loss · lower is better", "plain"),
+        x: ("step", "plain"),
+    },
+    CurveKind {
+        quantity: "training",
+        over: "step",
+        title: "Training loss against step",
         y: ("loss · lower is better", "plain"),
         x: ("step", "plain"),
     },
@@ -49,7 +57,7 @@ fn chart(study: &Study<'_>, group: &[&JudgedRow<'_>], kind: &CurveKind) -> Optio
         let curves = row.measurement().map_or(&[][..], |m| &m.curves);
         curves
             .iter()
-            .filter(|curve| curve.quantity == kind.quantity && curve.over == kind.over)
+            .filter(|curve| curve.quantity.starts_with(kind.quantity) && curve.over == kind.over)
             .cloned()
             .collect()
     };
