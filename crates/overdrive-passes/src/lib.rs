@@ -20,6 +20,7 @@ mod float8;
 mod fold;
 mod fuse;
 mod in_blocks;
+mod in_chunks;
 mod independent_rows;
 mod indices;
 mod legalize;

@@ -10,6 +10,7 @@ use crate::bucket::{BUCKET_BYTES, bucket};
 use crate::draft::Pass;
 use crate::fuse::{groups, node_by_node};
 use crate::in_blocks::in_blocks;
+use crate::in_chunks::{CHUNK_BYTES, in_chunks};
 use crate::legalize::{legalize, share};
 use crate::multiply_codes::multiply_codes;
 use crate::offload::offload;
@@ -69,6 +70,12 @@ pub static PASSES: &[Pass] = &[
         does: "contractions on types that the device does not multiply run in a wider type",
         modes: ALL,
         run: |draft| draft.rewrite(widen),
+    },
+    Pass {
+        name: "in_chunks",
+        does: "products that ranks sum are cut, and the sum of a chunk runs under the next product",
+        modes: FUSED,
+        run: |draft| draft.rewrite(|graph, target, _| in_chunks(graph, target, CHUNK_BYTES)),
     },
     Pass {
         name: "in_blocks",

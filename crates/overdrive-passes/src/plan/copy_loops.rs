@@ -24,13 +24,19 @@ impl Planner<'_> {
 
     pub(super) fn concat(&mut self, node: &Node, axis: usize) {
         let all: Vec<View> = node.operands.iter().map(|&value| self.locate(value)).collect();
-        let to = self.destination_after(node.results[0], self.are_last(&all));
+        let to = match self.located.get(&node.results[0]) {
+            // Some or all of its parts are written there.
+            Some(view) => view.clone(),
+            None => self.destination_after(node.results[0], self.are_last(&all)),
+        };
         let mut start = 0;
         for from in all {
             let extent = from.ty.sizes()[axis];
             let offset = to.offset + start * to.strides[axis];
             let part = View { ty: from.ty.clone(), offset, ..to.clone() };
-            self.loop_of(&identity(&from.ty), &[from], &part, ("concat", &node.scope));
+            if part != from {
+                self.loop_of(&identity(&from.ty), &[from], &part, ("concat", &node.scope));
+            }
             start += extent as i64;
         }
     }

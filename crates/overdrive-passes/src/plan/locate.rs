@@ -4,7 +4,12 @@ use super::steps::{Planner, is_dense};
 use crate::lower::index::reshape_strides;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{SlotPlace, View};
-use overdrive_ir::{Builder, Graph, Node, NodeId, Origin, Prim, TensorType, Value};
+use overdrive_ir::{
+    Builder, Graph, Mode, Node, NodeId, Origin, Prim, TensorType, Value, row_major,
+};
+
+/// Axes of images, whose order is chosen apart.
+const IMAGE: usize = 4;
 
 /// The region that hands its only input on: a copy when lowered.
 pub(super) fn identity(ty: &TensorType) -> Graph {
@@ -68,6 +73,9 @@ impl Planner<'_> {
 
     fn choose(&mut self, value: Value) -> View {
         let ty = self.graph.ty(value).clone();
+        if let Some(part) = self.joined_part(value) {
+            return part;
+        }
         let readers = self.readers.get(&value).cloned().unwrap_or_default();
         match (readers.as_slice(), self.results.get(&value).map(Vec::as_slice)) {
             ([only], None) => {
@@ -91,6 +99,51 @@ impl Planner<'_> {
         }
         let slot = self.arena_slot(&ty);
         View::row_major(slot, ty)
+    }
+
+    /// The place of a value inside the one that joins it with others, so that nothing is copied. It
+    /// is one run of bytes there, as loops and products write it and any step reads it.
+    fn joined_part(&mut self, value: Value) -> Option<View> {
+        let fuses = matches!(self.plan.mode, Mode::Compile | Mode::Graph);
+        let readers = self.readers.get(&value).filter(|_| fuses)?;
+        let joins =
+            |id: &&NodeId| matches!(self.graph.node(**id).op.prim(), Some(Prim::Concat { .. }));
+        let mut joining = readers.iter().filter(joins);
+        let id = *joining.next().filter(|_| joining.next().is_none())?;
+        let others = readers.iter().filter(|reader| **reader != id);
+        let node = self.graph.node(id);
+        let Some(Prim::Concat { axis }) = node.op.prim() else { return None };
+        let sizes = self.graph.ty(node.results[0]).sizes();
+        let bits = self.graph.ty(value).dtype.bits();
+        let outer = &sizes[..*axis];
+        let is_one_run = bits >= 8 && outer.iter().all(|&n| n == 1) && sizes.len() != IMAGE;
+        let stands_alone = !self.results.contains_key(&value)
+            && others.clone().all(|&reader| self.is_loop(reader) || self.multiplies(reader));
+        let Origin::Node(own, _) = self.graph.origin(value) else { return None };
+        if !is_one_run || !stands_alone || !(self.is_loop(own) || self.multiplies(own)) {
+            return None;
+        }
+        let (axis, operands) = (*axis, node.operands.clone());
+        let at = operands.iter().position(|&operand| operand == value)?;
+        let result = node.results[0];
+        let to = match self.located.get(&result) {
+            Some(view) => view.clone(),
+            None => self.destination(result),
+        };
+        let dense = row_major(&sizes).into_iter().map(|stride| stride as i64);
+        let before: usize = operands[..at].iter().map(|&v| self.graph.ty(v).sizes()[axis]).sum();
+        let offset = to.offset + before as i64 * to.strides[axis];
+        let ty = self.graph.ty(value).clone();
+        to.strides.iter().copied().eq(dense).then_some(View { ty, offset, ..to })
+    }
+
+    /// Whether a node is a product of two tensors, alone or with its epilogue.
+    fn multiplies(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        let is_product = |node: &Node| matches!(node.op.prim(), Some(Prim::DotGeneral(_)));
+        is_product(node)
+            || node.op.composite::<Fused>().is_some()
+                && crate::lower::contraction(&node.regions[0]).is_some_and(is_product)
     }
 
     /// The transpose in whose order a value lies. Loops read any order; who else wants its own

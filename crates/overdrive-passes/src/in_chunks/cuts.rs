@@ -1,0 +1,389 @@
+//! `Cuts`: which values of a graph are computed in chunks, and along which dimension.
+
+use crate::shard::relation::{FactorKind, Relation, relation};
+use overdrive_ir::{Graph, Node, Operation, Prim, Reducer, TensorType, Types, Value};
+use std::collections::HashMap;
+
+/// Most chunks of a value. More hide little more, and their products are small.
+const MOST: usize = 4;
+
+/// A sum over ranks.
+pub(super) fn sum(node: &Node) -> Option<&Prim> {
+    node.op.prim().filter(|prim| match prim {
+        Prim::AllReduce { reducer: Reducer::Sum, channel }
+        | Prim::ReduceScatter { reducer: Reducer::Sum, channel, .. } => channel.ranks() > 1,
+        _ => false,
+    })
+}
+
+/// A gather of all that ranks have.
+pub(super) fn gather(node: &Node) -> Option<&Prim> {
+    let is_wanted =
+        |prim: &&Prim| matches!(prim, Prim::AllGather { channel, .. } if channel.ranks() > 1);
+    node.op.prim().filter(is_wanted)
+}
+
+/// How a value is cut.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Cut {
+    pub(super) dim: usize,
+    pub(super) count: usize,
+}
+
+impl Cut {
+    /// The type of a chunk.
+    fn part(self, ty: &TensorType) -> Option<TensorType> {
+        let mut sizes = ty.sizes();
+        let divides = sizes[self.dim].is_multiple_of(self.count);
+        sizes[self.dim] /= self.count;
+        divides.then(|| ty.with_shape(sizes))
+    }
+}
+
+/// The same rows of the operands of a node, and of its results, for a cut of one of them.
+#[derive(Debug)]
+pub(super) struct Rows<'g> {
+    node: &'g Node,
+    relation: Relation,
+    factor: usize,
+    count: usize,
+}
+
+impl<'g> Rows<'g> {
+    /// Through the dimension of operand `at`, or else of the first result. `None` where a node does
+    /// not work row by row along it.
+    pub(super) fn of(graph: &Graph, node: &'g Node, at: Option<usize>, cut: Cut) -> Option<Self> {
+        let (operands, results) = (graph.types(&node.operands), graph.types(&node.results));
+        let relation = relation(&node.op, &operands, &results, &node.regions);
+        let dims = at.map_or(&relation.results[0], |at| &relation.operands[at]);
+        let rows = Rows { node, factor: dims[cut.dim]?, relation, count: cut.count };
+        rows.take_parts(&operands, &results).then_some(rows)
+    }
+
+    fn of_result(&self, at: usize) -> Option<Cut> {
+        let dim = self.relation.results[at].iter().position(|&f| f == Some(self.factor))?;
+        Some(Cut { dim, count: self.count })
+    }
+
+    pub(super) fn of_operand(&self, at: usize) -> Option<Cut> {
+        let dim = self.relation.dim(at, self.factor)?;
+        Some(Cut { dim, count: self.count })
+    }
+
+    /// The op on parts of operands.
+    pub(super) fn op(&self, results: &[TensorType]) -> Operation {
+        let shape = || self.of_result(0).and_then(|cut| cut.part(&results[0])).map(|ty| ty.shape);
+        match (self.node.op.prim(), shape()) {
+            (Some(Prim::Reshape { .. }), Some(shape)) => Prim::Reshape { shape }.into(),
+            (Some(Prim::Broadcast { dims, .. }), Some(shape)) => {
+                Prim::Broadcast { shape, dims: dims.clone() }.into()
+            }
+            _ => self.node.op.clone(),
+        }
+    }
+
+    /// Whether every result has these rows, and parts of the operands give parts of the results.
+    fn take_parts(&self, operands: &[TensorType], results: &[TensorType]) -> bool {
+        let part = |ty: &TensorType, cut: Option<Cut>| match cut {
+            Some(cut) => cut.part(ty),
+            None => Some(ty.clone()),
+        };
+        let of_operands = operands.iter().enumerate().map(|(i, ty)| part(ty, self.of_operand(i)));
+        let of_results = results.iter().enumerate().map(|(i, ty)| self.of_result(i)?.part(ty));
+        let (Some(given), Some(expected)) =
+            (of_operands.collect::<Option<Vec<_>>>(), of_results.collect::<Option<Vec<_>>>())
+        else {
+            return false;
+        };
+        let types = Types { operands: &given, regions: &self.node.regions };
+        self.relation.factors[self.factor] == FactorKind::Parallel
+            && (gather(self.node).is_some()
+                || self.node.op.prim().is_none_or(|prim| prim.channel().is_none()))
+            && self.op(results).infer(&types).is_ok_and(|found| found == expected)
+    }
+}
+
+/// The values that are cut.
+#[derive(Debug, Default)]
+pub(super) struct Cuts<'g> {
+    of: HashMap<Value, Cut>,
+    /// The rows of each node whose results are cut, by the first of them. Sums have none.
+    rows: HashMap<Value, Rows<'g>>,
+    gathers: HashMap<Value, Vec<Value>>,
+}
+
+impl<'g> Cuts<'g> {
+    /// Cuts sums and gathers that have products beside them into chunks of at least `least` bytes,
+    /// with what follows them row by row.
+    pub(super) fn of(graph: &'g Graph, least: usize) -> Self {
+        let mut finder = Finder {
+            graph,
+            least,
+            readers: readers(graph),
+            is_fed: fed(graph),
+            followed: HashMap::new(),
+            cuts: Self::default(),
+        };
+        graph.nodes().iter().for_each(|node| finder.sum(node));
+        graph.nodes().iter().for_each(|node| finder.follow(node));
+        graph.nodes().iter().rev().for_each(|node| finder.leave(node));
+        graph.nodes().iter().rev().for_each(|node| finder.absorb(node));
+        finder.cuts
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+
+    pub(super) fn cut(&self, value: Value) -> Option<Cut> {
+        self.of.get(&value).copied()
+    }
+
+    /// The rows of a node whose results are cut.
+    pub(super) fn rows(&self, node: &Node) -> Option<&Rows<'g>> {
+        self.rows.get(&node.results[0])
+    }
+
+    /// Gathers that follow the chunks of a sum, before any product.
+    pub(super) fn gathers_behind(&self, sum: Value) -> &[Value] {
+        self.gathers.get(&sum).map_or(&[], Vec::as_slice)
+    }
+
+    fn insert(&mut self, rows: Rows<'g>) {
+        let results = rows.node.results.iter().enumerate();
+        self.of.extend(results.filter_map(|(at, &value)| Some((value, rows.of_result(at)?))));
+        self.rows.insert(rows.node.results[0], rows);
+    }
+
+    fn remove(&mut self, node: &Node) {
+        self.rows.remove(&node.results[0]);
+        node.results.iter().for_each(|value| drop(self.of.remove(value)));
+    }
+}
+
+/// Facts of a value that is cut because of one before it.
+#[derive(Copy, Clone)]
+struct Followed {
+    /// The last sum that it follows.
+    sum: Option<Value>,
+    /// Whether there was a product in between.
+    is_multiplied: bool,
+}
+
+/// Cuts while they are found.
+struct Finder<'g> {
+    graph: &'g Graph,
+    least: usize,
+    readers: HashMap<Value, Vec<Option<&'g Node>>>,
+    /// Values that depend on inputs: activations.
+    is_fed: Vec<bool>,
+    followed: HashMap<Value, Followed>,
+    cuts: Cuts<'g>,
+}
+
+impl<'g> Finder<'g> {
+    /// The ways to cut a value of so many bytes, other than along a dimension.
+    fn ways(&self, value: Value, but: Option<usize>) -> Vec<Cut> {
+        let ty = self.graph.ty(value);
+        let count = MOST.min(ty.bytes() / self.least.max(1));
+        let dims = ty.sizes().into_iter().enumerate().filter(|(dim, _)| Some(*dim) != but);
+        let ways = dims.flat_map(|(dim, size)| {
+            let counts = (2..=count).rev().filter(move |&count| size.is_multiple_of(count));
+            counts.map(move |count| Cut { dim, count })
+        });
+        ways.collect()
+    }
+
+    /// Cuts a sum with all that leads to it from a product.
+    fn sum(&mut self, node: &'g Node) {
+        let Some(prim) = sum(node) else { return };
+        // Ranks have parts of the scattered dimension already.
+        let scattered = match prim {
+            Prim::ReduceScatter { axis, .. } => Some(*axis),
+            _ => None,
+        };
+        for cut in self.ways(node.operands[0], scattered) {
+            let mut led = vec![];
+            if self.leads(node.operands[0], cut, &mut led) {
+                self.cuts.of.insert(node.results[0], cut);
+                led.into_iter().for_each(|rows| self.cuts.insert(rows));
+                return;
+            }
+        }
+    }
+
+    /// Whether rows of a value come from rows of a product that nobody else reads. Then all between
+    /// them are noted.
+    fn leads(&self, value: Value, cut: Cut, led: &mut Vec<Rows<'g>>) -> bool {
+        let Some(node) = self.graph.producer(value) else { return false };
+        let alone = self.readers.get(&value).is_some_and(|readers| readers.len() == 1);
+        if !alone || node.results.len() > 1 {
+            return false;
+        }
+        let Some(rows) = Rows::of(self.graph, node, None, cut) else { return false };
+        let operands = node.operands.iter().enumerate();
+        let leads = multiplies(self.graph, node)
+            || operands
+                .filter_map(|(at, &operand)| Some((operand, rows.of_operand(at)?)))
+                .filter(|&(operand, cut)| self.leads(operand, cut, led))
+                .count()
+                > 0;
+        if leads {
+            led.push(rows);
+        }
+        leads
+    }
+
+    /// Cuts the results of a node that works row by row on something cut. That goes up to a
+    /// product, and behind it as long as elements stay where they are.
+    fn follow(&mut self, node: &'g Node) {
+        let result = node.results[0];
+        if self.cuts.cut(result).is_some() {
+            if sum(node).is_some() {
+                let first = Followed { sum: Some(result), is_multiplied: false };
+                self.followed.insert(result, first);
+            }
+            return;
+        }
+        let known: Vec<Followed> =
+            node.operands.iter().filter_map(|value| self.followed.get(value).copied()).collect();
+        let at = node.operands.iter().position(|value| self.followed.contains_key(value));
+        let cut = at.and_then(|at| self.cuts.cut(node.operands[at]));
+        let rows = cut.and_then(|cut| Rows::of(self.graph, node, at, cut));
+        let is_behind = known.iter().any(|followed| followed.is_multiplied);
+        let goes_on = |rows: &Rows<'_>| match is_behind {
+            true => stays(self.graph, rows),
+            false => !self.is_folded(node),
+        };
+        let Some(rows) = rows.filter(goes_on) else {
+            self.gather(node);
+            return;
+        };
+        let sum = known.iter().filter_map(|followed| followed.sum).max();
+        let is_multiplied = is_behind || multiplies(self.graph, node);
+        let followed = node.results.iter().map(|&value| (value, Followed { sum, is_multiplied }));
+        self.followed.extend(followed);
+        self.cuts.insert(rows);
+        if let (Some(sum), Some(_)) = (sum, gather(node)) {
+            self.cuts.gathers.entry(sum).or_default().push(result);
+        }
+    }
+
+    /// Whether something folds a result. It would read all rows, and is better computed beside it.
+    fn is_folded(&self, node: &Node) -> bool {
+        let readers = node.results.iter().filter_map(|value| self.readers.get(value)).flatten();
+        let is_fold = |node: &&Node| matches!(node.op.prim(), Some(Prim::Reduce { .. }));
+        readers.flatten().any(is_fold)
+    }
+
+    /// Leaves results whole that lead to no product in chunks, nor out of the graph.
+    fn leave(&mut self, node: &Node) {
+        let leads = |value: &Value| {
+            let mut readers = self.readers.get(value).into_iter().flatten();
+            let is_followed = |value: &Value| self.followed.contains_key(value);
+            readers.any(|reader| reader.is_none_or(|node| node.results.iter().any(is_followed)))
+        };
+        let Some(known) = self.followed.get(&node.results[0]) else { return };
+        let is_wanted = known.is_multiplied || sum(node).is_some();
+        if !is_wanted && !node.results.iter().any(leads) {
+            node.results.iter().for_each(|value| drop(self.followed.remove(value)));
+            self.cuts.remove(node);
+        }
+    }
+
+    /// Cuts results of which only chunks are read, where elements are computed alone. Whole, they
+    /// would be stored to be read in parts.
+    fn absorb(&mut self, node: &'g Node) {
+        let ([value], Some(prim)) = (&node.results[..], node.op.prim()) else { return };
+        let is_point = prim.is_elementwise() || matches!(prim, Prim::Broadcast { .. });
+        if !is_point || self.cuts.cut(*value).is_some() {
+            return;
+        }
+        let read = |reader: &Option<&Node>| {
+            let reader = reader.as_ref()?;
+            let rows = self.cuts.rows(reader)?;
+            let places =
+                reader.operands.iter().enumerate().filter(|(_, operand)| *operand == value);
+            let mut cuts = places.map(|(at, _)| rows.of_operand(at));
+            let first = cuts.next()??;
+            cuts.all(|cut| cut == Some(first)).then_some(first)
+        };
+        let readers = self.readers.get(value).into_iter().flatten();
+        let cuts: Option<Vec<Cut>> = readers.map(read).collect();
+        let Some([first, others @ ..]) = cuts.as_deref() else { return };
+        if !others.iter().all(|cut| cut == first) {
+            return;
+        }
+        if let Some(rows) = Rows::of(self.graph, node, None, *first) {
+            self.cuts.insert(rows);
+        }
+    }
+
+    /// Cuts a gather of activations that a product reads.
+    fn gather(&mut self, node: &'g Node) {
+        let Some(Prim::AllGather { axis, .. }) = gather(node) else { return };
+        let (operand, result) = (node.operands[0], node.results[0]);
+        if !self.is_fed[operand.0 as usize] {
+            return;
+        }
+        let reads_rows = |cut: Cut| {
+            let readers = self.readers.get(&result).into_iter().flatten().flatten();
+            readers.clone().any(|reader| {
+                let at = reader.operands.iter().position(|&operand| operand == result);
+                multiplies(self.graph, reader) && Rows::of(self.graph, reader, at, cut).is_some()
+            })
+        };
+        let found = self.ways(result, Some(*axis)).into_iter().find(|&cut| reads_rows(cut));
+        if let Some(rows) = found.and_then(|cut| Rows::of(self.graph, node, None, cut)) {
+            self.cuts.insert(rows);
+            self.followed.insert(result, Followed { sum: None, is_multiplied: false });
+        }
+    }
+}
+
+/// For each value the nodes that read it; outputs and updates are `None`.
+fn readers(graph: &Graph) -> HashMap<Value, Vec<Option<&Node>>> {
+    let mut readers: HashMap<Value, Vec<Option<&Node>>> = HashMap::new();
+    for node in graph.nodes() {
+        node.operands.iter().for_each(|&v| readers.entry(v).or_default().push(Some(node)));
+    }
+    let updates = graph.states().iter().filter_map(|state| state.update);
+    let outputs = graph.outputs().iter().map(|port| port.value);
+    outputs.chain(updates).for_each(|v| readers.entry(v).or_default().push(None));
+    readers
+}
+
+/// For each value, whether it depends on an input.
+fn fed(graph: &Graph) -> Vec<bool> {
+    let mut is_fed = vec![false; graph.value_count()];
+    graph.inputs().iter().for_each(|port| is_fed[port.value.0 as usize] = true);
+    for node in graph.nodes() {
+        let reads = node.operands.iter().any(|value| is_fed[value.0 as usize]);
+        node.results.iter().for_each(|value| is_fed[value.0 as usize] = reads);
+    }
+    is_fed
+}
+
+/// Whether a node is a product, or has one in it.
+fn multiplies(graph: &Graph, node: &Node) -> bool {
+    match node.op.prim() {
+        Some(prim) => matches!(prim, Prim::DotGeneral(_) | Prim::Convolution(_)),
+        None => {
+            let expansion = node.op.expansion(&graph.types(&node.operands), &node.regions);
+            expansion.nodes().iter().any(|node| multiplies(&expansion, node))
+        }
+    }
+}
+
+/// Whether all elements of the results stand where those of the operand did.
+fn stays(graph: &Graph, rows: &Rows<'_>) -> bool {
+    let node = rows.node;
+    let is_kept = |at: usize| {
+        let dims = &rows.relation.results[at];
+        let sizes = graph.ty(node.results[at]).sizes();
+        node.operands.iter().enumerate().any(|(operand, &value)| {
+            rows.relation.operands[operand] == *dims && graph.ty(value).sizes() == sizes
+        }) && dims.iter().all(Option::is_some)
+    };
+    (0..node.results.len()).all(is_kept)
+}
