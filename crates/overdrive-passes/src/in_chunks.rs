@@ -1,32 +1,30 @@
-//! In chunks: products and the exchanges of ranks around them are cut, so that a chunk is on its
-//! way while the device multiplies another.
+//! In chunks: products whose terms ranks sum are cut, so that a chunk is on its way while the device
+//! multiplies another.
 //!
 //! Layers that ranks split end with a sum of whole activations, and the next layer waits for it. A
 //! row of the sum needs that row of the product alone. Work that goes row by row stays in chunks
-//! behind the sum too, up to the next product and its epilogue. It hides the last chunk.
-//! Activations that lie apart along the sequence are gathered before a product. They are gathered
-//! row by row as well: a chunk comes while the one before is multiplied. Chunks are joined for
-//! readers of all rows; loops and products write them into the joined value.
+//! behind the sum too, up to the next product and its epilogue. It hides the last chunk. Chunks are
+//! joined for readers of all rows; loops and products write them into the joined value.
 //!
-//! Ranks add their terms themselves, two of them whole and others if each has a part of the sum. These
-//! are as many bytes, and what only moves needs no multiprocessor if it goes by copies. Source: Wang et al., "Overlap communication
-//! with dependent computation via decomposition in large deep learning models", ASPLOS 2023.
-//! Invariant: a chunk follows the one before it with all that it needs, in one order on all ranks.
+//! Two ranks exchange their terms, and each adds both. These are as many bytes as for a sum, and a
+//! gather needs no multiprocessor if it goes by copies. Sums of which each rank keeps a part stay
+//! whole: cut along the batch, their parts have to be transposed twice. Source: Wang et al.,
+//! "Overlap communication with dependent computation via decomposition in large deep learning
+//! models", ASPLOS 2023. Invariant: a chunk follows the one before it with all that it needs, in
+//! one order on all ranks.
 
 mod cuts;
 
 use crate::bucket::BUCKET_BYTES;
 use crate::rebuild::live;
-use cuts::{Cut, Cuts, gather, sum};
-use overdrive_ir::{
-    Builder, Channel, DType, Expr, Graph, GraphError, Node, Operation, Prim, Reducer, Target, Value,
-};
-use std::collections::{HashMap, HashSet};
+use cuts::{Cut, Cuts, sum};
+use overdrive_ir::{Builder, Channel, Expr, Graph, GraphError, Node, Prim, Reducer, Target, Value};
+use std::collections::HashMap;
 
 /// Bytes of a chunk. Two of them are more than a bucket, so that they are never merged again.
 pub(crate) const CHUNK_BYTES: usize = BUCKET_BYTES / 2 + 1;
 
-/// Cuts what is exchanged into chunks of at least `least` bytes, on devices that compute meanwhile.
+/// Cuts sums into chunks of at least `least` bytes, on devices that compute meanwhile.
 pub(crate) fn in_chunks(
     graph: &Graph,
     target: &dyn Target,
@@ -53,7 +51,7 @@ pub(crate) fn in_chunks(
     let live = live(graph);
     for node in graph.nodes().iter().filter(|n| n.results.iter().any(|v| live[v.0 as usize])) {
         match (sum(node), cuts.cut(node.results[0])) {
-            (Some(sum), Some(cut)) => chunks.exchange(node, sum, cut),
+            (Some(channel), Some(cut)) => chunks.exchange(node, channel, cut),
             // Chunks come once somebody needs them.
             (None, Some(_)) => {}
             (_, None) => drop(chunks.whole(node.results[0])),
@@ -78,64 +76,21 @@ struct Chunks<'b, 'g> {
 }
 
 impl<'b> Chunks<'b, '_> {
-    fn channel(&mut self, prim: &Prim) -> Channel {
-        let group = prim.channel().expect("collectives have a channel").group.clone();
-        self.next_channel += 1;
-        Channel { id: self.next_channel - 1, group }
-    }
-
-    /// Sends each chunk of a product as soon as it is there. The chunk before is gathered for the
-    /// next product meanwhile, if it will be.
-    fn exchange(&mut self, node: &Node, sum: &Prim, cut: Cut) {
+    /// Sends each chunk of a product as soon as it is there.
+    fn exchange(&mut self, node: &Node, channel: &Channel, cut: Cut) {
         for at in 0..cut.count {
             let term = self.part(node.operands[0], cut, at);
-            let channel = self.channel(sum);
+            let channel = Channel { id: self.next_channel, group: channel.group.clone() };
+            self.next_channel += 1;
             let _scope = self.b.scope_path(&node.scope);
-            let (prim, term) = match sum {
-                &Prim::ReduceScatter { axis, .. } => {
-                    (Prim::AllToAll { split: axis, concat: axis, channel }, term)
-                }
-                _ if channel.ranks() == 2 => {
+            let result = match channel.ranks() {
+                2 => {
                     let term = term.reshape([vec![1], term.sizes()].concat());
-                    (Prim::AllGather { axis: 0, channel }, term)
+                    self.b.op1(Prim::AllGather { axis: 0, channel }, &[term])
                 }
-                _ => (Prim::AllReduce { reducer: Reducer::Sum, channel }, term),
+                _ => self.b.op1(Prim::AllReduce { reducer: Reducer::Sum, channel }, &[term]),
             };
-            let result = self.b.op1(prim, &[term]);
             self.exchanged.insert((node.results[0], at), result);
-            let Some(before) = at.checked_sub(1) else { continue };
-            for &gathered in self.cuts.gathers_behind(node.results[0]) {
-                let Some(cut) = self.cuts.cut(gathered) else { continue };
-                if self.is_ready(gathered, Some(before), &mut HashSet::new()) {
-                    self.chunk(gathered, cut, before);
-                }
-            }
-        }
-    }
-
-    /// Whether a value, or a chunk of it, waits for no sum whose terms are still to be multiplied.
-    /// `seen` are values that do not, as far as is known.
-    fn is_ready(&self, value: Value, at: Option<usize>, seen: &mut HashSet<(Value, bool)>) -> bool {
-        let Some(node) = self.graph.producer(value) else { return true };
-        let (cut, is_sum) = (self.cuts.cut(value), sum(node).is_some());
-        if self.map.contains_key(&value) || !is_sum && !seen.insert((value, at.is_some())) {
-            return true;
-        }
-        let is_exchanged = |at: usize| self.exchanged.contains_key(&(value, at));
-        match (cut, is_sum) {
-            (Some(cut), true) => match at {
-                Some(at) => is_exchanged(at),
-                None => (0..cut.count).all(is_exchanged),
-            },
-            (_, true) => false,
-            (_, false) => {
-                let rows = self.cuts.rows(node);
-                node.operands.iter().enumerate().all(|(place, &operand)| {
-                    let cut = rows.and_then(|rows| rows.of_operand(place));
-                    let is_part = cut.is_some() && cut == self.cuts.cut(operand);
-                    self.is_ready(operand, at.filter(|_| is_part), seen)
-                })
-            }
         }
     }
 
@@ -157,18 +112,8 @@ impl<'b> Chunks<'b, '_> {
         self.map[&value]
     }
 
-    /// A chunk of a value: computed alone if the value is cut so, or else a view of it. Behind a
-    /// gather, the next one is on its way.
+    /// A chunk of a value: computed alone if the value is cut so, or else a view of it.
     fn part(&mut self, value: Value, cut: Cut, at: usize) -> Expr<'b> {
-        let part = self.chunk(value, cut, at);
-        let node = self.graph.producer(value).filter(|_| self.cuts.cut(value) == Some(cut));
-        if node.is_some_and(|node| gather(node).is_some()) && at + 1 < cut.count {
-            self.chunk(value, cut, at + 1);
-        }
-        part
-    }
-
-    fn chunk(&mut self, value: Value, cut: Cut, at: usize) -> Expr<'b> {
         let key = (value, cut, at);
         if let Some(&part) = self.parts.get(&key) {
             return part;
@@ -202,12 +147,7 @@ impl<'b> Chunks<'b, '_> {
                         None => self.whole(value),
                     });
                 }
-                let op: Operation = match gather(node) {
-                    Some(prim @ &Prim::AllGather { axis, .. }) => {
-                        Prim::AllGather { axis, channel: self.channel(prim) }.into()
-                    }
-                    _ => rows.op(&self.graph.types(&node.results)),
-                };
+                let op = rows.op(&self.graph.types(&node.results));
                 let _scope = self.b.scope_path(&node.scope);
                 self.b.node(op, &operands, node.regions.clone())
             }
@@ -217,22 +157,15 @@ impl<'b> Chunks<'b, '_> {
         }
     }
 
-    /// The sum that a collective gives: its result, or that of the terms which it brought.
-    fn added(&self, node: &Node, brought: Expr<'b>) -> Expr<'b> {
-        let (ranks, axis) = match sum(node) {
-            Some(Prim::ReduceScatter { axis, channel, .. }) => (channel.ranks(), *axis),
-            Some(Prim::AllReduce { channel, .. }) if channel.ranks() == 2 => (2, 0),
-            _ => return brought,
-        };
+    /// The sum that a collective gives: its result, or that of the two terms which it gathered.
+    fn added(&self, node: &Node, gathered: Expr<'b>) -> Expr<'b> {
+        if gathered.rank() == self.graph.ty(node.results[0]).rank() {
+            return gathered;
+        }
         let _scope = self.b.scope_path(&node.scope);
-        // Rounded once, as by the collective.
-        let wide = if brought.dtype().bits() < 32 { DType::F32 } else { brought.dtype() };
-        let size = brought.size(axis) / ranks;
-        let term = |at: usize| brought.slice_axis(axis, at * size, (at + 1) * size).convert(wide);
-        let total = (1..ranks).map(term).fold(term(0), |total, term| total + term);
-        let rank = self.graph.ty(node.results[0]).rank();
-        let sizes = total.sizes();
-        total.convert(brought.dtype()).reshape(sizes[sizes.len() - rank..].to_vec())
+        let sizes = gathered.sizes()[1..].to_vec();
+        let term = |at| gathered.slice_axis(0, at, at + 1).reshape(sizes.clone());
+        term(0) + term(1)
     }
 }
 

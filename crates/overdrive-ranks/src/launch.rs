@@ -72,6 +72,9 @@ pub struct LaunchError {
     pub remedy: &'static str,
 }
 
+/// More ranks than any machine has: each rank keeps a list of all.
+const MOST_RANKS: usize = 1 << 20;
+
 const TORCHRUN: &str = "torchrun";
 const OPEN_MPI: &str = "Open MPI";
 const SLURM: &str = "Slurm";
@@ -190,7 +193,10 @@ fn torchrun(of: &Variables<'_>) -> Result<Launch, LaunchError> {
     let local_rank = of.number("LOCAL_RANK")?.unwrap_or(rank);
     let sharing = of.number("LOCAL_WORLD_SIZE")?.unwrap_or(1).max(1);
     let run = of.text("TORCHELASTIC_RUN_ID").unwrap_or_default();
-    if size <= 1 && rank == 0 {
+    if size == 0 {
+        return Err(of.error("WORLD_SIZE of at least 1".to_owned(), "WORLD_SIZE=0".to_owned()));
+    }
+    if size == 1 && rank == 0 {
         return Ok(Launch::local(0, 1, 0, &run));
     }
     let (host, port) = of.meeting(|| (None, None))?;
@@ -248,6 +254,10 @@ fn within(
     of: &Variables<'_>,
     [rank, size, local]: [&str; 3],
 ) -> Result<Launch, LaunchError> {
+    if launch.size > MOST_RANKS {
+        let expected = format!("{size} of at most {MOST_RANKS}");
+        return Err(of.error(expected, format!("{size}={}", launch.size)));
+    }
     if launch.rank >= launch.size {
         let found = format!("{rank}={} and {size}={}", launch.rank, launch.size);
         return Err(of.error(format!("{rank} below {size}"), found));

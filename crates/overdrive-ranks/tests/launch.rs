@@ -127,6 +127,8 @@ fn what_is_missing_or_wrong_is_named() {
         (("WORLD_SIZE", ""), "expected the variable WORLD_SIZE, found none"),
         (("RANK", ""), "expected the variable RANK, found none"),
         (("RANK", "8"), "expected RANK below WORLD_SIZE, found RANK=8 and WORLD_SIZE=8"),
+        (("WORLD_SIZE", "9999999999"), "expected WORLD_SIZE of at most 1048576"),
+        (("WORLD_SIZE", "0"), "expected WORLD_SIZE of at least 1, found WORLD_SIZE=0"),
         (("RANK", "-1"), "expected RANK to be a whole number, found RANK=-1"),
         (("LOCAL_RANK", "9"), "expected LOCAL_RANK below WORLD_SIZE, found LOCAL_RANK=9"),
         (("MASTER_ADDR", ""), "expected the variable MASTER_ADDR, found none"),

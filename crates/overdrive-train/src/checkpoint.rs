@@ -160,14 +160,14 @@ impl Checkpoint {
         let remedy =
             "resume with the same model, flags and data, or start again without the checkpoint";
         if self.recipe != *recipe {
-            let json =
-                |recipe: &Recipe| serde_json::to_string(recipe).expect("a recipe is plain data");
-            return Err(TrainError::invalid(
-                "checkpoint",
-                json(&self.recipe),
-                json(recipe),
-                remedy,
-            ));
+            let (own, asked) = (self.recipe.fields(), recipe.fields());
+            let only = |of: &[(String, String)], others: &[(String, String)]| {
+                let differs = of.iter().filter(|field| !others.contains(field));
+                let differs = differs.map(|(field, value)| format!("{field} {value}"));
+                differs.collect::<Vec<_>>().join(", ")
+            };
+            let (expected, found) = (only(&own, &asked), only(&asked, &own));
+            return Err(TrainError::invalid("checkpoint, recipe", expected, found, remedy));
         }
         if self.data != data {
             let [expected, found] = [&self.data[..], data]

@@ -185,8 +185,7 @@ fn trained_by_all(run: &Fit<'_>, forward: &Graph, (origin, done): (&str, u64)) -
     let mut model = Sha256::new();
     model.update(forward.to_string());
     // A line for each field of the recipe: ranks name those that differ.
-    let recipe = serde_json::to_value(run.recipe).expect("a recipe is plain data");
-    let fields = recipe.as_object().into_iter().flatten();
+    let fields = run.recipe.fields().into_iter();
     let fields = fields.map(|(field, value)| format!("recipe, {field}: {value}"));
     let shards = match run.sharing.states {
         Shards::Nothing => "nothing",

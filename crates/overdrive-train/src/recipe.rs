@@ -121,6 +121,13 @@ const ENOUGH_SAMPLES: u64 = 512;
 const ENOUGH_LABELS: u64 = 1 << 16;
 
 impl Recipe {
+    /// Each field with its value in JSON.
+    pub(crate) fn fields(&self) -> Vec<(String, String)> {
+        let recipe = serde_json::to_value(self).expect("a recipe is plain data");
+        let fields = recipe.as_object().into_iter().flatten();
+        fields.map(|(field, value)| (field.clone(), value.to_string())).collect()
+    }
+
     /// Scaling of the loss that the precision asks for.
     pub fn loss_scaling(&self) -> Option<LossScaling> {
         (self.precision == DType::F16).then(LossScaling::default)

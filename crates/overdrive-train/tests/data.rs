@@ -192,6 +192,23 @@ fn a_csv_of_many_lines_is_read_in_one_go() {
     assert!(error.contains("line 1000001, column 1: expected a number"), "{error}");
 }
 
+/// In f32 the first column would be one number.
+#[test]
+fn columns_that_f32_does_not_tell_apart_are_refused() {
+    let line = |i: u32| format!("{},{},{}\n", 1_000_000_000 + i % 2, 1_764_400_000, i % 2);
+    let text: String = (0..20).map(line).collect();
+    let (_folder, path) = file("lost.csv", &text);
+    let error = read(&path).unwrap_err();
+    let expected = "column 0: expected numbers that f32 tells apart, found 1000000000 to \
+                    1000000001, of which f32 changes some by 1;";
+    assert!(error.contains(expected), "{error}");
+    // Seconds of a day, which f32 rounds by up to 64, keep their order.
+    let day: String =
+        (0..20).map(|i| format!("{},{}\n", 1_764_400_000 + 4_320 * i, i % 2)).collect();
+    let (_folder, path) = file("day.csv", &day);
+    assert_eq!(samples(&path).labels().len(), 20);
+}
+
 #[test]
 fn csv_is_features_and_a_class_a_line() {
     let (_folder, path) = file("a.csv", "height,width,class\n1, 2.5 ,0\n-3,4,2\n");

@@ -98,6 +98,10 @@ fn a_run_goes_on_by_its_own_recipe_alone() {
     let checkpoint = Checkpoint { recipe: by("fp8-rows"), ..Checkpoint::default() };
     checkpoint.check(&by("fp8-rows"), "").unwrap();
     let error = checkpoint.check(&by("fp8-blocks"), "").unwrap_err().to_string();
+    assert!(error.starts_with("checkpoint, recipe: expected float8 {"), "{error}");
+    let longer = Recipe { steps: 7, seed: 3, ..by("fp8-rows") };
+    let of_fields = checkpoint.check(&longer, "").unwrap_err().to_string();
+    assert!(of_fields.contains("found steps 7, seed 3;"), "{of_fields}");
     assert!(error.contains(r#""granularity":"row""#), "{error}");
     assert!(error.contains(r#""granularity":"block""#), "{error}");
 }

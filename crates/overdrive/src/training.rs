@@ -10,8 +10,8 @@ use overdrive::bench::digits;
 use overdrive::bench::measurement::{Curve, Measurement};
 use overdrive::bench::outcome::Outcome;
 use overdrive::bench::record::Record;
-use overdrive::ir::Plan;
 use overdrive::ir::backend::MemoryReport;
+use overdrive::ir::{Mesh, Plan};
 use overdrive::passes::Skipped;
 use overdrive::train::data::Target;
 use overdrive::train::{Evaluation, Fitted, Moments, Observer, Recipe, StepReport};
@@ -222,7 +222,7 @@ impl Observer for Watch {
 }
 
 /// The formats and the compression of gradients of a recipe that has them.
-fn variant(recipe: &Recipe) -> Option<String> {
+fn variant(recipe: &Recipe, mesh: Option<&Mesh>) -> Option<String> {
     let formats = recipe
         .float8
         .is_some()
@@ -232,15 +232,18 @@ fn variant(recipe: &Recipe) -> Option<String> {
         Moments::F32 => None,
         narrow => Some(format!("moments {narrow}")),
     };
-    let parts: Vec<String> = formats.into_iter().chain(compression).chain(moments).collect();
+    let lora = recipe.lora.map(|lora| format!("LoRA, rank {}", lora.rank));
+    let batches = (recipe.accumulate > 1).then(|| format!("{} batches a step", recipe.accumulate));
+    let mesh = mesh.map(|mesh| format!("ranks {mesh}"));
+    let parts = [formats, compression, moments, lora, batches, mesh];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// The record of a finished run.
 pub(crate) fn record(
     opened: &Opened,
-    model: &str,
-    recipe: &Recipe,
+    (model, recipe, mesh): (&str, &Recipe, Option<&Mesh>),
     (watch, fitted, test): (&Watch, &Fitted, &Evaluation),
 ) -> Record {
     let backend = opened.backend.as_ref();
@@ -253,7 +256,7 @@ pub(crate) fn record(
             mode: "compile".to_owned(),
             dtype: recipe.precision.name().to_owned(),
             threads: opened.threads,
-            variant: variant(recipe),
+            variant: variant(recipe, mesh),
         },
     };
     let done = fitted.progress.done;

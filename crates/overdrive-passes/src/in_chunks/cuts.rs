@@ -1,26 +1,18 @@
 //! `Cuts`: which values of a graph are computed in chunks, and along which dimension.
 
 use crate::shard::relation::{FactorKind, Relation, relation};
-use overdrive_ir::{Graph, Node, Operation, Prim, Reducer, TensorType, Types, Value};
+use overdrive_ir::{Channel, Graph, Node, Operation, Prim, Reducer, TensorType, Types, Value};
 use std::collections::HashMap;
 
 /// Most chunks of a value. More hide little more, and their products are small.
 const MOST: usize = 4;
 
-/// A sum over ranks.
-pub(super) fn sum(node: &Node) -> Option<&Prim> {
-    node.op.prim().filter(|prim| match prim {
-        Prim::AllReduce { reducer: Reducer::Sum, channel }
-        | Prim::ReduceScatter { reducer: Reducer::Sum, channel, .. } => channel.ranks() > 1,
-        _ => false,
-    })
-}
-
-/// A gather of all that ranks have.
-pub(super) fn gather(node: &Node) -> Option<&Prim> {
-    let is_wanted =
-        |prim: &&Prim| matches!(prim, Prim::AllGather { channel, .. } if channel.ranks() > 1);
-    node.op.prim().filter(is_wanted)
+/// The channel of a sum over ranks, if a node is one.
+pub(super) fn sum(node: &Node) -> Option<&Channel> {
+    match node.op.prim()? {
+        Prim::AllReduce { reducer: Reducer::Sum, channel } if channel.ranks() > 1 => Some(channel),
+        _ => None,
+    }
 }
 
 /// How a value is cut.
@@ -97,8 +89,7 @@ impl<'g> Rows<'g> {
         };
         let types = Types { operands: &given, regions: &self.node.regions };
         self.relation.factors[self.factor] == FactorKind::Parallel
-            && (gather(self.node).is_some()
-                || self.node.op.prim().is_none_or(|prim| prim.channel().is_none()))
+            && self.node.op.prim().is_none_or(|prim| prim.channel().is_none())
             && self.op(results).infer(&types).is_ok_and(|found| found == expected)
     }
 }
@@ -109,18 +100,16 @@ pub(super) struct Cuts<'g> {
     of: HashMap<Value, Cut>,
     /// The rows of each node whose results are cut, by the first of them. Sums have none.
     rows: HashMap<Value, Rows<'g>>,
-    gathers: HashMap<Value, Vec<Value>>,
 }
 
 impl<'g> Cuts<'g> {
-    /// Cuts sums and gathers that have products beside them into chunks of at least `least` bytes,
-    /// with what follows them row by row.
+    /// Cuts sums of products into chunks of at least `least` bytes, with what follows them row by
+    /// row.
     pub(super) fn of(graph: &'g Graph, least: usize) -> Self {
         let mut finder = Finder {
             graph,
             least,
             readers: readers(graph),
-            is_fed: fed(graph),
             followed: HashMap::new(),
             cuts: Self::default(),
         };
@@ -144,11 +133,6 @@ impl<'g> Cuts<'g> {
         self.rows.get(&node.results[0])
     }
 
-    /// Gathers that follow the chunks of a sum, before any product.
-    pub(super) fn gathers_behind(&self, sum: Value) -> &[Value] {
-        self.gathers.get(&sum).map_or(&[], Vec::as_slice)
-    }
-
     fn insert(&mut self, rows: Rows<'g>) {
         let results = rows.node.results.iter().enumerate();
         self.of.extend(results.filter_map(|(at, &value)| Some((value, rows.of_result(at)?))));
@@ -157,17 +141,10 @@ impl<'g> Cuts<'g> {
 
     fn remove(&mut self, node: &Node) {
         self.rows.remove(&node.results[0]);
-        node.results.iter().for_each(|value| drop(self.of.remove(value)));
+        for value in &node.results {
+            self.of.remove(value);
+        }
     }
-}
-
-/// Facts of a value that is cut because of one before it.
-#[derive(Copy, Clone)]
-struct Followed {
-    /// The last sum that it follows.
-    sum: Option<Value>,
-    /// Whether there was a product in between.
-    is_multiplied: bool,
 }
 
 /// Cuts while they are found.
@@ -175,39 +152,27 @@ struct Finder<'g> {
     graph: &'g Graph,
     least: usize,
     readers: HashMap<Value, Vec<Option<&'g Node>>>,
-    /// Values that depend on inputs: activations.
-    is_fed: Vec<bool>,
-    followed: HashMap<Value, Followed>,
+    /// Sums, and values that are cut because of one; whether there was a product in between.
+    followed: HashMap<Value, bool>,
     cuts: Cuts<'g>,
 }
 
 impl<'g> Finder<'g> {
-    /// The ways to cut a value of so many bytes, other than along a dimension.
-    fn ways(&self, value: Value, but: Option<usize>) -> Vec<Cut> {
-        let ty = self.graph.ty(value);
-        let count = MOST.min(ty.bytes() / self.least.max(1));
-        let dims = ty.sizes().into_iter().enumerate().filter(|(dim, _)| Some(*dim) != but);
-        let ways = dims.flat_map(|(dim, size)| {
-            let counts = (2..=count).rev().filter(move |&count| size.is_multiple_of(count));
-            counts.map(move |count| Cut { dim, count })
-        });
-        ways.collect()
-    }
-
     /// Cuts a sum with all that leads to it from a product.
     fn sum(&mut self, node: &'g Node) {
-        let Some(prim) = sum(node) else { return };
-        // Ranks have parts of the scattered dimension already.
-        let scattered = match prim {
-            Prim::ReduceScatter { axis, .. } => Some(*axis),
-            _ => None,
-        };
-        for cut in self.ways(node.operands[0], scattered) {
-            let mut led = vec![];
-            if self.leads(node.operands[0], cut, &mut led) {
-                self.cuts.of.insert(node.results[0], cut);
-                led.into_iter().for_each(|rows| self.cuts.insert(rows));
-                return;
+        if sum(node).is_none() {
+            return;
+        }
+        let ty = self.graph.ty(node.operands[0]);
+        let count = MOST.min(ty.bytes() / self.least.max(1));
+        for (dim, size) in ty.sizes().into_iter().enumerate() {
+            for count in (2..=count).rev().filter(|&count| size.is_multiple_of(count)) {
+                let (cut, mut led) = (Cut { dim, count }, vec![]);
+                if self.leads(node.operands[0], cut, &mut led) {
+                    self.cuts.of.insert(node.results[0], cut);
+                    led.into_iter().for_each(|rows| self.cuts.insert(rows));
+                    return;
+                }
             }
         }
     }
@@ -237,36 +202,24 @@ impl<'g> Finder<'g> {
     /// Cuts the results of a node that works row by row on something cut. That goes up to a
     /// product, and behind it as long as elements stay where they are.
     fn follow(&mut self, node: &'g Node) {
-        let result = node.results[0];
-        if self.cuts.cut(result).is_some() {
+        if self.cuts.cut(node.results[0]).is_some() {
             if sum(node).is_some() {
-                let first = Followed { sum: Some(result), is_multiplied: false };
-                self.followed.insert(result, first);
+                self.followed.insert(node.results[0], false);
             }
             return;
         }
-        let known: Vec<Followed> =
-            node.operands.iter().filter_map(|value| self.followed.get(value).copied()).collect();
         let at = node.operands.iter().position(|value| self.followed.contains_key(value));
         let cut = at.and_then(|at| self.cuts.cut(node.operands[at]));
-        let rows = cut.and_then(|cut| Rows::of(self.graph, node, at, cut));
-        let is_behind = known.iter().any(|followed| followed.is_multiplied);
+        let is_behind = node.operands.iter().any(|value| self.followed.get(value) == Some(&true));
         let goes_on = |rows: &Rows<'_>| match is_behind {
             true => stays(self.graph, rows),
             false => !self.is_folded(node),
         };
-        let Some(rows) = rows.filter(goes_on) else {
-            self.gather(node);
-            return;
-        };
-        let sum = known.iter().filter_map(|followed| followed.sum).max();
+        let rows = cut.and_then(|cut| Rows::of(self.graph, node, at, cut)).filter(goes_on);
+        let Some(rows) = rows else { return };
         let is_multiplied = is_behind || multiplies(self.graph, node);
-        let followed = node.results.iter().map(|&value| (value, Followed { sum, is_multiplied }));
-        self.followed.extend(followed);
+        self.followed.extend(node.results.iter().map(|&value| (value, is_multiplied)));
         self.cuts.insert(rows);
-        if let (Some(sum), Some(_)) = (sum, gather(node)) {
-            self.cuts.gathers.entry(sum).or_default().push(result);
-        }
     }
 
     /// Whether something folds a result. It would read all rows, and is better computed beside it.
@@ -283,10 +236,12 @@ impl<'g> Finder<'g> {
             let is_followed = |value: &Value| self.followed.contains_key(value);
             readers.any(|reader| reader.is_none_or(|node| node.results.iter().any(is_followed)))
         };
-        let Some(known) = self.followed.get(&node.results[0]) else { return };
-        let is_wanted = known.is_multiplied || sum(node).is_some();
+        let Some(&is_multiplied) = self.followed.get(&node.results[0]) else { return };
+        let is_wanted = is_multiplied || sum(node).is_some();
         if !is_wanted && !node.results.iter().any(leads) {
-            node.results.iter().for_each(|value| drop(self.followed.remove(value)));
+            for value in &node.results {
+                self.followed.remove(value);
+            }
             self.cuts.remove(node);
         }
     }
@@ -318,27 +273,6 @@ impl<'g> Finder<'g> {
             self.cuts.insert(rows);
         }
     }
-
-    /// Cuts a gather of activations that a product reads.
-    fn gather(&mut self, node: &'g Node) {
-        let Some(Prim::AllGather { axis, .. }) = gather(node) else { return };
-        let (operand, result) = (node.operands[0], node.results[0]);
-        if !self.is_fed[operand.0 as usize] {
-            return;
-        }
-        let reads_rows = |cut: Cut| {
-            let readers = self.readers.get(&result).into_iter().flatten().flatten();
-            readers.clone().any(|reader| {
-                let at = reader.operands.iter().position(|&operand| operand == result);
-                multiplies(self.graph, reader) && Rows::of(self.graph, reader, at, cut).is_some()
-            })
-        };
-        let found = self.ways(result, Some(*axis)).into_iter().find(|&cut| reads_rows(cut));
-        if let Some(rows) = found.and_then(|cut| Rows::of(self.graph, node, None, cut)) {
-            self.cuts.insert(rows);
-            self.followed.insert(result, Followed { sum: None, is_multiplied: false });
-        }
-    }
 }
 
 /// For each value the nodes that read it; outputs and updates are `None`.
@@ -351,17 +285,6 @@ fn readers(graph: &Graph) -> HashMap<Value, Vec<Option<&Node>>> {
     let outputs = graph.outputs().iter().map(|port| port.value);
     outputs.chain(updates).for_each(|v| readers.entry(v).or_default().push(None));
     readers
-}
-
-/// For each value, whether it depends on an input.
-fn fed(graph: &Graph) -> Vec<bool> {
-    let mut is_fed = vec![false; graph.value_count()];
-    graph.inputs().iter().for_each(|port| is_fed[port.value.0 as usize] = true);
-    for node in graph.nodes() {
-        let reads = node.operands.iter().any(|value| is_fed[value.0 as usize]);
-        node.results.iter().for_each(|value| is_fed[value.0 as usize] = reads);
-    }
-    is_fed
 }
 
 /// Whether a node is a product, or has one in it.

@@ -42,32 +42,42 @@ pub(super) fn fit(
     let needed = peak(&free);
     let Some(limit) = tuning.memory_limit.filter(|&limit| needed > limit) else { return Ok(free) };
     let device = target.description();
+    let during = (free.plan.arena_bytes[0] + free.plan.scratch_bytes()) as u64;
     let mut least = needed;
-    let mut best: Option<(f64, Fitted)> = None;
-    for policy in [Rematerialize::None].into_iter().chain(policies(graph)?) {
-        if device.spaces.is_empty() && policy == Rematerialize::None {
-            continue;
-        }
+    let mut try_to_fit = |policy| {
         let found = attempt(tuning, policy)?;
         least = least.min(peak(&found));
         let spaces = device.spaces.iter().enumerate();
         let exceeds = |(at, space): (usize, &MemorySpace)| {
             found.plan.peak_bytes(Space(at as u8 + 1)) > space.bytes
         };
-        if peak(&found) > limit || spaces.into_iter().any(exceeds) {
-            continue;
+        let fits = peak(&found) <= limit && !spaces.into_iter().any(exceeds);
+        Ok::<_, PlanError>(fits.then(|| (found.plan.seconds(device), found)))
+    };
+    let policies = policies(graph)?;
+    let best = if !device.spaces.is_empty() {
+        let mut best: Option<(f64, Fitted)> = None;
+        for policy in [Rematerialize::None].into_iter().chain(policies) {
+            let Some((seconds, found)) = try_to_fit(policy)? else { continue };
+            let copies = found.plan.steps.iter().any(|step| step.stream != 0);
+            if best.as_ref().is_none_or(|(fastest, _)| seconds < *fastest) {
+                best = Some((seconds, found));
+            }
+            // Those that follow compute more again.
+            if !copies {
+                break;
+            }
         }
-        let seconds = found.plan.seconds(device);
-        let copies = found.plan.steps.iter().any(|step| step.stream != 0);
-        if best.as_ref().is_none_or(|(fastest, _)| seconds < *fastest) {
-            best = Some((seconds, found));
+        best
+    } else if needed - during > limit {
+        // Nothing fits. The error says how far the policies get that keep least.
+        for policy in policies.into_iter().filter(|policy| policy.keeps_least()) {
+            try_to_fit(policy)?;
         }
-        // Those that follow compute more again.
-        if !copies {
-            break;
-        }
-    }
-    let during = (free.plan.arena_bytes[0] + free.plan.scratch_bytes()) as u64;
+        None
+    } else {
+        first_that_fits(&policies, try_to_fit)?
+    };
     let waits = !device.spaces.is_empty();
     let graph = graph.name().to_owned();
     let error = || PlanError::OverLimit { graph, needed, during, least, waits, limit };
@@ -75,6 +85,27 @@ pub(super) fn fit(
     let free_seconds = free.plan.seconds(device);
     fitted.plan.limited = Some(Limited { free_bytes: needed, free_seconds, seconds });
     Ok(fitted)
+}
+
+/// The first of policies that compute more and more again, and so take less and less memory.
+fn first_that_fits<F>(
+    policies: &[Rematerialize],
+    mut try_to_fit: impl FnMut(Rematerialize) -> Result<Option<F>, PlanError>,
+) -> Result<Option<F>, PlanError> {
+    let mut found = None;
+    let (mut low, mut high) = (0, policies.len());
+    while found.is_none() && low < high {
+        high -= 1;
+        found = try_to_fit(policies[high])?;
+    }
+    while low < high {
+        let middle = low.midpoint(high);
+        match try_to_fit(policies[middle])? {
+            Some(fitting) => (found, high) = (Some(fitting), middle),
+            None => low = middle + 1,
+        }
+    }
+    Ok(found)
 }
 
 /// Runs the passes; `see` is shown each with what it made.
@@ -89,4 +120,25 @@ pub(super) fn run_passes(
     }
     debug_assert_eq!(draft.plan.verify(), Ok(()), "{}", draft.plan);
     Ok(draft.plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_policy_that_fits_is_found_in_few_plans() {
+        let policies: Vec<Rematerialize> =
+            (0..9).map(|saved_bytes| Rematerialize::Budget { saved_bytes }).collect();
+        for first in 0..10_u64 {
+            let mut tried = 0;
+            let found = first_that_fits(&policies, |policy| {
+                tried += 1;
+                let Rematerialize::Budget { saved_bytes } = policy else { unreachable!() };
+                Ok((saved_bytes >= first).then_some(saved_bytes))
+            });
+            assert_eq!(found, Ok((first < 9).then_some(first)));
+            assert!(tried <= 5 || first == 9, "{first}: {tried}");
+        }
+    }
 }

@@ -91,8 +91,6 @@ fn of_prim(prim: &Prim, operands: &[TensorType], results: &[TensorType]) -> Rela
             (0..rank(0)).for_each(|dim| r.tie(FactorKind::Parallel, &[(0, dim)], &[(0, dim)]));
             r.linear = linear(prim, operands);
         }
-        // Graphs that are sharded already have gathers. Their rows are gathered one by one.
-        Prim::AllGather { axis, .. } => free(&mut r, (0..rank(0)).map(|dim| dim != *axis)),
         Prim::Broadcast { dims, .. } => {
             let sizes = results[0].sizes();
             for (dim, &size) in sizes.iter().enumerate() {

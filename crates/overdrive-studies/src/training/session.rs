@@ -20,6 +20,7 @@ use overdrive_bench::results::{Note, Results};
 use overdrive_bench::subject::Subject;
 use overdrive_bench::work::Work;
 use overdrive_ir::plan::Space;
+use overdrive_train::Recipe;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -71,7 +72,7 @@ pub(super) fn take(
     if let Some(records) = context.taken_earlier(&cases) {
         return context.add(results, records);
     }
-    let name = compared.model.key().to_string();
+    let name = compared.model.key(&Recipe::default()).to_string();
     let mut note = |text: String| {
         results.notes.push(Note { study: compared.study.to_owned(), text });
     };
@@ -131,12 +132,12 @@ fn cases(context: &Context<'_>, peers: &RankPeers<'_>, compared: &Compared<'_>) 
         threads: device.threads,
         variant: way.variant.clone(),
     };
-    let case = |configuration| Case {
+    let case = |recipe, configuration| Case {
         study: compared.study.to_owned(),
-        workload: compared.model.key(),
+        workload: compared.model.key(recipe),
         configuration,
     };
-    let ours = compared.ways.iter().map(|way| case(configuration(way)));
+    let ours = compared.ways.iter().map(|way| case(&way.recipe, configuration(way)));
     let theirs = peers.beside().into_iter().flat_map(|peer| {
         compared.parts.iter().map(move |&(part, dtype)| Configuration {
             backend: peer.name().to_owned(),
@@ -147,7 +148,8 @@ fn cases(context: &Context<'_>, peers: &RankPeers<'_>, compared: &Compared<'_>) 
             variant: Some(part.to_owned()),
         })
     });
-    ours.chain(theirs.map(case)).collect()
+    let plain = Recipe::default();
+    ours.chain(theirs.map(|theirs| case(&plain, theirs))).collect()
 }
 
 /// The judge of each kind of learner.

@@ -84,9 +84,11 @@ impl Way {
 }
 
 impl Model {
-    pub(super) fn key(self) -> case::Workload {
+    /// The work of a recipe. Adapters are other work than all parameters.
+    pub(super) fn key(self, recipe: &Recipe) -> case::Workload {
         let dimensions = [("B", self.batch as u64), ("T", language::tokens(self.name) as u64)];
-        case::Workload::new(format!("training step of {}", self.name), dimensions)
+        let trained = if recipe.lora.is_some() { "adapters of " } else { "" };
+        case::Workload::new(format!("training step of {trained}{}", self.name), dimensions)
     }
 
     /// The sizes of a case, as `peers/distributed_ranks.py` takes them.

@@ -75,6 +75,30 @@ struct Table<'r> {
     label: usize,
     features: Vec<f32>,
     labels: Vec<String>,
+    /// Of each column.
+    ranges: Vec<Range>,
+}
+
+/// The numbers of a column as they are in the file.
+#[derive(Copy, Clone, Debug)]
+struct Range {
+    least: f64,
+    most: f64,
+    /// The most by which f32 changes one of them.
+    lost: f64,
+}
+
+impl Range {
+    const EMPTY: Self = Self { least: f64::INFINITY, most: f64::NEG_INFINITY, lost: 0.0 };
+
+    /// The part of the range that f32 may lose. A model could not learn from what is left.
+    const TOO_MUCH: f64 = 0.01;
+
+    fn see(&mut self, field: &str, kept: f32) {
+        let Ok(value) = field.parse::<f64>() else { return };
+        (self.least, self.most) = (self.least.min(value), self.most.max(value));
+        self.lost = self.lost.max((value - f64::from(kept)).abs());
+    }
 }
 
 impl<'r> Table<'r> {
@@ -102,7 +126,8 @@ impl<'r> Table<'r> {
             check_names(at, names)?;
         }
         let label = label(at, names.as_deref(), width, reading)?;
-        let mut table = Self { reading, names, width, label, features: vec![], labels: vec![] };
+        let (features, labels, ranges) = (vec![], vec![], vec![Range::EMPTY; width]);
+        let mut table = Self { reading, names, width, label, features, labels, ranges };
         table.check_like(at)?;
         if !is_header {
             table.push(at, first)?;
@@ -170,6 +195,7 @@ impl<'r> Table<'r> {
                 let found = format!("`{field}`");
                 TrainError::invalid(self.field(at, column), "a number", found, remedy)
             })?;
+            self.ranges[column].see(field, value);
             match column == self.label {
                 true => self.labels.push(field.to_owned()),
                 false => self.features.push(value),
@@ -189,10 +215,27 @@ impl<'r> Table<'r> {
 
     fn finish(self, place: &str) -> Result<Samples, TrainError> {
         check_target(place, self.reading)?;
+        self.check_ranges(place)?;
         match self.asked().unwrap_or_else(|| nature(&self.labels)) {
             Target::Classes => self.with_classes(place),
             Target::Quantity => self.with_quantities(place),
         }
+    }
+
+    /// Errs where f32 does not tell the numbers of a column apart.
+    fn check_ranges(&self, place: &str) -> Result<(), TrainError> {
+        let is_lost = |range: &Range| {
+            range.most > range.least && range.lost > Range::TOO_MUCH * (range.most - range.least)
+        };
+        let Some(column) = self.ranges.iter().position(is_lost) else { return Ok(()) };
+        let Range { least, most, lost } = self.ranges[column];
+        let place = match &self.names {
+            Some(names) => format!("{place}, column `{}`", names[column]),
+            None => format!("{place}, column {column}"),
+        };
+        let found = format!("{least} to {most}, of which f32 changes some by {lost}");
+        let remedy = "subtract a constant from the column, or leave it out";
+        Err(TrainError::invalid(place, "numbers that f32 tells apart", found, remedy))
     }
 
     fn with_quantities(self, place: &str) -> Result<Samples, TrainError> {

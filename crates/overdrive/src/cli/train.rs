@@ -72,7 +72,8 @@ pub(crate) struct Train {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_limit: Option<u64>,
     /// Stops when the validation loss has not fallen for this many looks, and keeps the best
-    /// weights. Each look takes the same samples of the validation part, spread evenly
+    /// weights. Each look takes the same samples of the validation part, spread evenly [default: 5
+    /// for a table, else never]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: Option<u32>,
     /// For a model in Hugging Face's format: tokens of each sample [default: 128, or its longest]

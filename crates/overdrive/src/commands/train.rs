@@ -23,7 +23,9 @@ use overdrive::bench::results::Results;
 use overdrive::files::{Place, PlaceRequest};
 use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ir::Mesh;
-use overdrive::train::{Checkpoint, DATA, Ending, Fit, Shards, Sharing, TrainError, fit};
+use overdrive::train::{
+    Checkpoint, DATA, Ending, Fit, Fitted, Recipe, Shards, Sharing, TrainError, fit,
+};
 use overdrive_process::Stop;
 use std::path::{Path, PathBuf};
 use task::TrainingRun;
@@ -141,7 +143,8 @@ fn train_alone_or_as(
     };
     let scores = TestScores { before: before.as_ref(), after: &test };
     let (name, recipe) = (&learnt.task.template.name, &learnt.task.recipe);
-    results.records.push(record(&opened, name, recipe, (&watch, &fitted, &test)));
+    let mesh = rank.as_ref().map(|rank| rank.communicator.mesh());
+    results.records.push(record(&opened, (name, recipe, mesh), (&watch, &fitted, &test)));
     place.fill(|folder| {
         learnt.write(folder, arguments, scores)?;
         std::fs::write(folder.join(output::RESULTS), to_json(&results)).map_err(Failure::harness)
@@ -150,6 +153,9 @@ fn train_alone_or_as(
         Checkpoint::remove(kept).map_err(Failure::harness)?;
     }
     say!("{name} after {done} steps: {}", scores.said())?;
+    if let Some(kept) = kept_of_earlier(recipe, &fitted) {
+        say!("{kept}")?;
+    }
     if let Some(speed) = watch.speed() {
         say!("speed: {speed}")?;
     }
@@ -158,6 +164,19 @@ fn train_alone_or_as(
         say!("adapter: {}", arguments.out.join(ADAPTER).display())?;
     }
     Ok(Exit::Fine)
+}
+
+/// Which weights were kept, where they are not the last.
+fn kept_of_earlier(recipe: &Recipe, fitted: &Fitted) -> Option<String> {
+    let (best, stale) = (fitted.progress.best_loss, fitted.progress.stale);
+    let looks = if stale == 1 { "1 look".to_owned() } else { format!("{stale} looks") };
+    recipe.early_stop.filter(|_| stale > 0 && best.is_finite())?;
+    Some(match fitted.ending {
+        Ending::Early => format!(
+            "stopped early: no lower validation loss in {looks}; kept the weights of {best:.4}"
+        ),
+        _ => format!("weights: those of the lowest validation loss, {best:.4}, {looks} earlier"),
+    })
 }
 
 /// Errs where an option says how several ranks share something.
