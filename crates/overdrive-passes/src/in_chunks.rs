@@ -1,5 +1,5 @@
-//! In chunks: products whose terms ranks sum are cut, so that a chunk is on its way while the device
-//! multiplies another.
+//! In chunks: products whose terms ranks sum are cut, so that a chunk is on its way while the
+//! device multiplies another.
 //!
 //! Layers that ranks split end with a sum of whole activations, and the next layer waits for it. A
 //! row of the sum needs that row of the product alone. Work that goes row by row stays in chunks

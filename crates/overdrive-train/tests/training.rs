@@ -294,7 +294,7 @@ fn a_checkpoint_of_another_run_or_a_damaged_one_is_refused() {
     let other = Fit { resume: Some(&checkpoint), ..run(&backend, &model, &sgd, &parts) };
     let error = fit(&other, &mut ()).unwrap_err().to_string();
     assert!(
-        error.contains("checkpoint: expected {")
+        error.contains("checkpoint, recipe: expected optimizer {")
             && error.contains("\"adamw\"")
             && error.contains("\"sgd\""),
         "{error}"

@@ -5,6 +5,7 @@
 //! numbers from 0 stay what they are, anything else is a name. Invariant: nothing is guessed of a
 //! field; one that is no number is an error with its line and column.
 
+use super::column_range::ColumnRange;
 use super::{Reading, Samples, Target, Targets};
 use crate::TrainError;
 use csv::{ReaderBuilder, StringRecord, Trim};
@@ -75,30 +76,8 @@ struct Table<'r> {
     label: usize,
     features: Vec<f32>,
     labels: Vec<String>,
-    /// Of each column.
-    ranges: Vec<Range>,
-}
-
-/// The numbers of a column as they are in the file.
-#[derive(Copy, Clone, Debug)]
-struct Range {
-    least: f64,
-    most: f64,
-    /// The most by which f32 changes one of them.
-    lost: f64,
-}
-
-impl Range {
-    const EMPTY: Self = Self { least: f64::INFINITY, most: f64::NEG_INFINITY, lost: 0.0 };
-
-    /// The part of the range that f32 may lose. A model could not learn from what is left.
-    const TOO_MUCH: f64 = 0.01;
-
-    fn see(&mut self, field: &str, kept: f32) {
-        let Ok(value) = field.parse::<f64>() else { return };
-        (self.least, self.most) = (self.least.min(value), self.most.max(value));
-        self.lost = self.lost.max((value - f64::from(kept)).abs());
-    }
+    /// One for each column.
+    ranges: Vec<ColumnRange>,
 }
 
 impl<'r> Table<'r> {
@@ -126,7 +105,7 @@ impl<'r> Table<'r> {
             check_names(at, names)?;
         }
         let label = label(at, names.as_deref(), width, reading)?;
-        let (features, labels, ranges) = (vec![], vec![], vec![Range::EMPTY; width]);
+        let (features, labels, ranges) = (vec![], vec![], vec![ColumnRange::default(); width]);
         let mut table = Self { reading, names, width, label, features, labels, ranges };
         table.check_like(at)?;
         if !is_header {
@@ -224,17 +203,14 @@ impl<'r> Table<'r> {
 
     /// Errs where f32 does not tell the numbers of a column apart.
     fn check_ranges(&self, place: &str) -> Result<(), TrainError> {
-        let is_lost = |range: &Range| {
-            range.most > range.least && range.lost > Range::TOO_MUCH * (range.most - range.least)
-        };
-        let Some(column) = self.ranges.iter().position(is_lost) else { return Ok(()) };
-        let Range { least, most, lost } = self.ranges[column];
+        let lost = |range: &ColumnRange| range.is_lost();
+        let Some(column) = self.ranges.iter().position(lost) else { return Ok(()) };
         let place = match &self.names {
             Some(names) => format!("{place}, column `{}`", names[column]),
             None => format!("{place}, column {column}"),
         };
-        let found = format!("{least} to {most}, of which f32 changes some by {lost}");
         let remedy = "subtract a constant from the column, or leave it out";
+        let found = self.ranges[column];
         Err(TrainError::invalid(place, "numbers that f32 tells apart", found, remedy))
     }
 

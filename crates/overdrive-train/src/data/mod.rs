@@ -5,6 +5,7 @@
 //! part depends on the data alone.
 
 mod batch;
+mod column_range;
 mod csv_file;
 mod idx;
 mod labelled;

@@ -339,7 +339,8 @@ proptest! {
             let (loss, states) = result.unwrap();
             close("loss", &outputs[0].to_f64(), &[loss], 1e-12);
             for (name, found) in states {
-                close(&name, &expected[&name].to_f64(), &found, 1e-9);
+                // The share of a batch, such as 1/3, is rounded to f32.
+                close(&name, &expected[&name].to_f64(), &found, f64::from(f32::EPSILON));
                 *seen.entry(name).or_default() += 1;
             }
         }
