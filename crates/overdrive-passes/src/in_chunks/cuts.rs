@@ -110,6 +110,7 @@ impl<'g> Cuts<'g> {
             graph,
             least,
             readers: readers(graph),
+            is_fed: fed(graph),
             followed: HashMap::new(),
             cuts: Self::default(),
         };
@@ -152,6 +153,8 @@ struct Finder<'g> {
     graph: &'g Graph,
     least: usize,
     readers: HashMap<Value, Vec<Option<&'g Node>>>,
+    /// Whether each value depends on inputs. Weights do not.
+    is_fed: Vec<bool>,
     /// Sums, and values that are cut because of one; whether there was a product in between.
     followed: HashMap<Value, bool>,
     cuts: Cuts<'g>,
@@ -177,8 +180,9 @@ impl<'g> Finder<'g> {
         }
     }
 
-    /// Whether rows of a value come from rows of a product that nobody else reads. Then all between
-    /// them are noted.
+    /// Whether rows of a value come from rows of a layer's product that nobody else reads. Then all
+    /// between them are noted. Gradients of weights are no such products: the optimizer waits for
+    /// them, and no layer does.
     fn leads(&self, value: Value, cut: Cut, led: &mut Vec<Rows<'g>>) -> bool {
         let Some(node) = self.graph.producer(value) else { return false };
         let alone = self.readers.get(&value).is_some_and(|readers| readers.len() == 1);
@@ -186,13 +190,17 @@ impl<'g> Finder<'g> {
             return false;
         }
         let Some(rows) = Rows::of(self.graph, node, None, cut) else { return false };
-        let operands = node.operands.iter().enumerate();
-        let leads = multiplies(self.graph, node)
-            || operands
-                .filter_map(|(at, &operand)| Some((operand, rows.of_operand(at)?)))
-                .filter(|&(operand, cut)| self.leads(operand, cut, led))
-                .count()
-                > 0;
+        let leads = match multiplies(self.graph, node) {
+            true => node.operands.iter().any(|value| !self.is_fed[value.0 as usize]),
+            false => {
+                let operands = node.operands.iter().enumerate();
+                operands
+                    .filter_map(|(at, &operand)| Some((operand, rows.of_operand(at)?)))
+                    .filter(|&(operand, cut)| self.leads(operand, cut, led))
+                    .count()
+                    > 0
+            }
+        };
         if leads {
             led.push(rows);
         }
@@ -285,6 +293,17 @@ fn readers(graph: &Graph) -> HashMap<Value, Vec<Option<&Node>>> {
     let outputs = graph.outputs().iter().map(|port| port.value);
     outputs.chain(updates).for_each(|v| readers.entry(v).or_default().push(None));
     readers
+}
+
+/// For each value, whether it depends on an input.
+fn fed(graph: &Graph) -> Vec<bool> {
+    let mut is_fed = vec![false; graph.value_count()];
+    graph.inputs().iter().for_each(|port| is_fed[port.value.0 as usize] = true);
+    for node in graph.nodes() {
+        let reads = node.operands.iter().any(|value| is_fed[value.0 as usize]);
+        node.results.iter().for_each(|value| is_fed[value.0 as usize] = reads);
+    }
+    is_fed
 }
 
 /// Whether a node is a product, or has one in it.

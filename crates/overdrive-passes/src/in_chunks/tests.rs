@@ -9,8 +9,8 @@ use overdrive_ir::eval::{States, eval_ranks};
 use overdrive_ir::ops::{Attention, gelu::Approximation};
 use overdrive_ir::plan::{Plan, Step, StepKind};
 use overdrive_ir::{
-    Array, Builder, DType, Description, Expr, Graph, Init, Mesh, Mode, Prim, StateDecl, TensorType,
-    Tuning, Value, WithoutKernels, gradients,
+    Array, Axis, Builder, DType, Description, Expr, Graph, Init, Mesh, Mode, Prim, Sharding,
+    StateDecl, TensorType, Tuning, Value, WithoutKernels, gradients,
 };
 use std::collections::BTreeMap;
 use testkit::{meshes, random_graph, random_inputs, random_shardings};
@@ -164,9 +164,7 @@ fn random_graphs_keep_their_meaning() {
         let inputs: Vec<Vec<Array>> = (0..mesh.ranks()).map(part).collect();
         let [expected, found] = [&whole.graph, &cut].map(|graph| results(graph, mesh, &inputs));
         for (expected, found) in expected.iter().flatten().zip(found.iter().flatten()) {
-            let close = |(a, b): (f64, f64)| a == b || (a - b).abs() <= 1e-9 * (1.0 + a.abs());
-            let mut pairs = expected.to_f64().into_iter().zip(found.to_f64());
-            assert!(pairs.all(close), "{seed}: {graph}\n{}\n{cut}", whole.graph);
+            assert!(are_close(expected, found), "{seed}: {graph}\n{}\n{cut}", whole.graph);
         }
         changed += usize::from(cut.nodes().len() != whole.graph.nodes().len());
     }
@@ -180,6 +178,19 @@ fn a_device_that_waits_in_collectives_has_no_chunks() {
         let same = in_chunks(&whole, &device(overlaps), least).unwrap();
         assert_eq!(same.to_string(), whole.to_string());
     }
+}
+
+/// Sums of gradients are the work of `bucket`, which starts them as early as can be.
+#[test]
+fn gradients_of_weights_are_not_cut() {
+    let graph = blocks(SMALL, true);
+    let data = Axis::from("data");
+    let x = graph.inputs()[0].value;
+    let split = [(x, Sharding::whole(3).and_split(1, &data))].into();
+    let whole = shard(&graph, &Mesh::new([("data", 2)]), &split).unwrap().graph;
+    assert!(count(&whole, |prim| matches!(prim, Prim::AllReduce { .. })) > 10, "{whole}");
+    let same = in_chunks(&whole, &device(true), 1).unwrap();
+    assert_eq!(same.to_string(), whole.to_string());
 }
 
 /// The rows of one sum stay in chunks up to the next one, and are joined for attention and the
