@@ -575,3 +575,30 @@ fn weights_that_change_are_rounded_before_everything_else() {
         "{plan}"
     );
 }
+
+/// A value that is joined of weights and inputs changes with the inputs, whichever comes first.
+#[test]
+fn a_value_that_a_call_writes_in_part_is_no_preparation() {
+    for first in [true, false] {
+        let b = Builder::new("joined");
+        let x = b.input("x", f32s([2, 4]));
+        let w = b.state("w", f32s([2, 4]), Init::Constant(1.0));
+        let (x, w) = (x.tanh(), w.exp());
+        let joined = b.concat(&if first { [x, w] } else { [w, x] }, 0);
+        // Its reader writes no output, and could be a preparation.
+        let v = b.state("v", f32s([4, 4]), Init::Constant(1.0));
+        b.output("y", joined.matmul(v).sum(&[0]));
+        for plan in plans(&b.finish().unwrap()) {
+            let written = |step: &Step, prepare: bool| {
+                if step.prepare == prepare { step.writes.clone() } else { vec![] }
+            };
+            let in_calls: BTreeSet<_> =
+                plan.steps.iter().flat_map(|step| written(step, false)).collect();
+            let wrong = plan
+                .steps
+                .iter()
+                .find(|step| step.prepare && step.reads.iter().any(|slot| in_calls.contains(slot)));
+            assert!(wrong.is_none(), "{first} {wrong:?}\n{plan}");
+        }
+    }
+}

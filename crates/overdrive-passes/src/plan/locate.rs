@@ -123,6 +123,11 @@ impl Planner<'_> {
         if !is_one_run || !stands_alone || !(self.is_loop(own) || self.multiplies(own)) {
             return None;
         }
+        // A preparation stays apart from what each call writes.
+        let is_fixed = |v| self.located.get(v).is_some_and(|view| self.is_fixed(view.slot));
+        if self.graph.node(own).operands.iter().all(is_fixed) {
+            return None;
+        }
         let (axis, operands) = (*axis, node.operands.clone());
         let at = operands.iter().position(|&operand| operand == value)?;
         let result = node.results[0];

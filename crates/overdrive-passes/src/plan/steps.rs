@@ -42,6 +42,8 @@ pub(super) struct Planner<'g> {
     pub(super) results: HashMap<Value, Vec<Option<usize>>>,
     /// Buffers that only `prepare` steps write.
     pub(super) prepared: BTreeSet<SlotId>,
+    /// Buffers that steps of each call write.
+    called: BTreeSet<SlotId>,
     /// Packed forms already made: (matrix, k, n) by their printed key.
     pub(super) packed: HashMap<String, SlotId>,
 }
@@ -62,9 +64,17 @@ impl<'g> Planner<'g> {
             results.entry(update).or_default().push(None);
         }
         let plan = Plan { name: graph.name().to_owned(), mode, ..Plan::default() };
-        let (located, packed, prepared) = (HashMap::new(), HashMap::new(), BTreeSet::new());
-        let mut planner =
-            Planner { graph, target, plan, located, readers, results, prepared, packed };
+        let mut planner = Planner {
+            graph,
+            target,
+            plan,
+            located: HashMap::new(),
+            readers,
+            results,
+            prepared: BTreeSet::new(),
+            called: BTreeSet::new(),
+            packed: HashMap::new(),
+        };
         for (i, port) in graph.inputs().iter().enumerate() {
             let slot = planner.slot(graph.ty(port.value), SlotPlace::Input(i));
             planner.plan.inputs.push(slot);
@@ -97,7 +107,8 @@ impl<'g> Planner<'g> {
         // Ranks meet in every call, whatever each of them has kept from another.
         let meets =
             matches!(kind, StepKind::CollectiveStart { .. } | StepKind::CollectiveDone { .. });
-        let prepare = !meets && self.prepares(&reads, &writes);
+        let is_called = writes.iter().any(|slot| self.called.contains(slot));
+        let prepare = !meets && !is_called && self.prepares(&reads, &writes);
         for &slot in &writes {
             if prepare {
                 self.prepared.insert(slot);
@@ -105,6 +116,7 @@ impl<'g> Planner<'g> {
                     SlotPlace::Persistent { space: Default::default(), offset: 0 };
             } else {
                 self.prepared.remove(&slot);
+                self.called.insert(slot);
             }
         }
         self.plan.steps.push(Step {
