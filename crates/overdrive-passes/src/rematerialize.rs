@@ -31,13 +31,6 @@ pub enum Rematerialize {
     },
 }
 
-impl Rematerialize {
-    /// Whether no other policy keeps fewer values.
-    pub(crate) fn keeps_least(self) -> bool {
-        matches!(self, Self::EveryBlock | Self::Budget { saved_bytes: 0 })
-    }
-}
-
 /// The output that divides forward from backward in training steps.
 pub(crate) const LOSS: &str = "loss";
 

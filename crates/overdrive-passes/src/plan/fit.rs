@@ -69,12 +69,6 @@ pub(super) fn fit(
             }
         }
         best
-    } else if needed - during > limit {
-        // Nothing fits. The error says how far the policies get that keep least.
-        for policy in policies.into_iter().filter(|policy| policy.keeps_least()) {
-            try_to_fit(policy)?;
-        }
-        None
     } else {
         first_that_fits(&policies, try_to_fit)?
     };
@@ -87,7 +81,8 @@ pub(super) fn fit(
     Ok(fitted)
 }
 
-/// The first of policies that compute more and more again, and so take less and less memory.
+/// The first of policies that compute more and more again, and so take less and less memory. If
+/// none fits, all are tried.
 fn first_that_fits<F>(
     policies: &[Rematerialize],
     mut try_to_fit: impl FnMut(Rematerialize) -> Result<Option<F>, PlanError>,
