@@ -221,7 +221,7 @@ impl Observer for Watch {
     }
 }
 
-/// The formats and the compression of gradients of a recipe that has them.
+/// How a run differs from a plain one: formats, compression, moments, adapters, batches, ranks.
 fn variant(recipe: &Recipe, mesh: Option<&Mesh>) -> Option<String> {
     let formats = recipe
         .float8

@@ -139,7 +139,7 @@ impl<'r> Table<'r> {
     }
 
     /// The name of a field in errors.
-    fn field(&self, at: Place<'_>, column: usize) -> String {
+    fn field(&self, at: impl fmt::Display, column: usize) -> String {
         match &self.names {
             Some(names) => format!("{at}, column `{}`", names[column]),
             None => format!("{at}, column {column}"),
@@ -203,14 +203,11 @@ impl<'r> Table<'r> {
 
     /// Errs where f32 does not tell the numbers of a column apart.
     fn check_ranges(&self, place: &str) -> Result<(), TrainError> {
-        let lost = |range: &ColumnRange| range.is_lost();
-        let Some(column) = self.ranges.iter().position(lost) else { return Ok(()) };
-        let place = match &self.names {
-            Some(names) => format!("{place}, column `{}`", names[column]),
-            None => format!("{place}, column {column}"),
+        let Some(column) = self.ranges.iter().position(ColumnRange::is_lost) else {
+            return Ok(());
         };
+        let (place, found) = (self.field(place, column), self.ranges[column]);
         let remedy = "subtract a constant from the column, or leave it out";
-        let found = self.ranges[column];
         Err(TrainError::invalid(place, "numbers that f32 tells apart", found, remedy))
     }
 
