@@ -4,8 +4,9 @@ each rank (`distributed_ranks`), hands them each request, and answers with the s
     distributed.py cuda|cpu RANKS
 
 A part is opened with its name, a number of ranks and sizes; each number has processes of its own. A
-part that fails, or that answers later than BUDGET_S, ends its processes with its reason, and the
-next part has new ones. BUDGET_S is 150 unless the environment has OVERDRIVE_PART_SECONDS.
+part that fails on several ranks, or that answers later than BUDGET_S, ends its processes with its
+reason, and the next part has new ones. On one rank nothing waits for a part that failed, and others
+stay open. BUDGET_S is 150 unless the environment has OVERDRIVE_PART_SECONDS.
 """
 
 import multiprocessing
@@ -29,6 +30,10 @@ def free_port():
 
 class Failed(Exception):
     """A rank's failure, in its words."""
+
+
+class Gone(Failed):
+    """A rank's failure without an answer."""
 
 
 class Processes:
@@ -58,13 +63,13 @@ class Processes:
         while waiting:
             ready = multiprocessing.connection.wait(list(waiting), end - time.monotonic())
             if not ready:
-                raise Failed(f"ranks {sorted(waiting.values())} did not answer in {BUDGET_S:.0f} s")
+                raise Gone(f"ranks {sorted(waiting.values())} did not answer in {BUDGET_S:.0f} s")
             for pipe in ready:
                 rank = waiting.pop(pipe)
                 try:
                     kind, answer = pipe.recv()
                 except EOFError:
-                    raise Failed(f"the process of rank {rank} ended") from None
+                    raise Gone(f"the process of rank {rank} ended") from None
                 if kind == "out_of_memory":
                     raise torch.OutOfMemoryError(f"rank {rank}: {answer}")
                 if kind == "failed":
@@ -123,8 +128,9 @@ class Ranks:
             self.processes[ranks] = Processes(self.device, ranks)
         try:
             return self.processes[ranks].ask(*message)
-        except Exception:
-            self.processes.pop(ranks).end()
+        except Exception as error:
+            if ranks > 1 or isinstance(error, Gone):
+                self.processes.pop(ranks).end()
             raise
 
     def open(self, request):

@@ -407,9 +407,13 @@ class Rank:
 
     def open(self, number, name, sizes):
         before = self.here.watch_memory()
-        part = self.parts[number] = PARTS[name](self.here, self.ranks, sizes)
-        checked = part.check()
-        self.here.synchronize()
+        try:
+            part = self.parts[number] = PARTS[name](self.here, self.ranks, sizes)
+            checked = part.check()
+            self.here.synchronize()
+        except Exception:
+            self.close(number)
+            raise
         if before is not None:
             checked["peak_bytes"] = torch.cuda.max_memory_allocated() - before
         return checked
