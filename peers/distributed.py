@@ -4,8 +4,8 @@ each rank (`distributed_ranks`), hands them each request, and answers with the s
     distributed.py cuda|cpu RANKS
 
 A part is opened with its name, a number of ranks and sizes; each number has processes of its own. A
-part that fails on several ranks, or that answers later than BUDGET_S, ends its processes with its
-reason, and the next part has new ones. On one rank nothing waits for a part that failed, and others
+part ends its processes with its reason if it fails on several ranks, or answers later than
+BUDGET_S. The next part has new ones. On one rank nothing waits for a part that failed, and others
 stay open. BUDGET_S is 150 unless the environment has OVERDRIVE_PART_SECONDS.
 """
 

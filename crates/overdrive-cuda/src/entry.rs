@@ -62,7 +62,10 @@ impl Entry {
         let waits = [WAIT, WAIT_ALONE].iter().any(|wait| source.text.contains(wait));
         assert!(waits, "`{entry}` would not wait for what it reads");
         let function = device.function(source, entry)?;
-        if config.shared_mem_bytes > UNASKED_SHARED_BYTES {
+        // Shared memory that a kernel declares itself counts too.
+        let declared = CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+        let declared = function.get_attribute(declared)?.unsigned_abs();
+        if config.shared_mem_bytes + declared > UNASKED_SHARED_BYTES {
             let limit = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             function.set_attribute(limit, config.shared_mem_bytes as i32)?;
         }

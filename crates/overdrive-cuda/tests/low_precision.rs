@@ -1,5 +1,7 @@
 //! Products of codes against the f64 definition: few rows by weights that stay codes, in every way
 //! through the kernel, and codes in both orders.
+//!
+//! Long because every kind of codes is held against its definition by the same helpers.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -11,10 +13,11 @@ use overdrive_cuda::loops::PrinterMachine;
 use overdrive_ir::eval::philox;
 use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
-use overdrive_ir::ops::{Float8Linear, QuantizedLinear};
+use overdrive_ir::ops::{CastTranspose, Float8Linear, QuantizedLinear};
 use overdrive_ir::plan::StepKind;
 use overdrive_ir::{
     Array, Backend, Builder, Call, DType, Expr, Graph, Mode, Operation, State, TensorType, Tuning,
+    Unary,
 };
 use overdrive_passes::differentiate;
 use support::gpu;
@@ -295,6 +298,42 @@ fn codes_in_both_orders_of_whole_and_partial_tiles() {
             let graph = b.finish().unwrap();
             check_backend(&backend, Mode::Compile, &graph, &inputs)
                 .unwrap_or_else(|e| panic!("{dtype} {shape:?} to {to} by {scale}: {e}"));
+        }
+    }
+}
+
+/// x may be computed on the way, and sums of bands of rows come of the same launch.
+#[test]
+fn casts_of_computed_tensors_and_their_sums() {
+    let Some(backend) = gpu() else { return };
+    for shape in [[128, 128], [16, 8], [272, 200], [1000, 72], [37, 53], [1, 300], [4096, 768]] {
+        for dtype in [DType::BF16, DType::F16] {
+            for operands in [1, 2] {
+                let region = Builder::new("x");
+                let ty = TensorType::new(dtype, shape);
+                let input = |i: usize| region.input(&format!("x{i}"), ty.clone());
+                let of: Vec<Expr<'_>> = (0..operands).map(input).collect();
+                // It is no zero where its operands are.
+                let slope = of[0].convert(DType::F32).unary(Unary::Tanh) + 0.5;
+                let x = of.get(1).map_or(slope, |dy| slope * dy.convert(DType::F32));
+                region.output("x", x.convert(dtype));
+                let region = region.finish().unwrap();
+                let b = Builder::new("cast");
+                let mut inputs: Vec<Array> =
+                    (0..operands).map(|i| normal(dtype, &shape, i as u64 + 1)).collect();
+                inputs.push(Array::from_f64(DType::F32, &[], vec![0.0078125]));
+                let input = |(i, a): (usize, &Array)| b.input(&format!("x{i}"), a.ty());
+                let args: Vec<Expr<'_>> = inputs.iter().enumerate().map(input).collect();
+                let op = CastTranspose { to: DType::F8E5M2, sums: true };
+                let results = b.node(op, &args, vec![region]);
+                ["codes", "transposed", "largest", "sums"]
+                    .iter()
+                    .zip(results)
+                    .for_each(|(name, y)| b.output(name, y));
+                let graph = b.finish().unwrap();
+                check_backend(&backend, Mode::Compile, &graph, &inputs)
+                    .unwrap_or_else(|e| panic!("{dtype} {shape:?} of {operands}: {e}"));
+            }
         }
     }
 }

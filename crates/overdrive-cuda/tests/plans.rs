@@ -8,13 +8,12 @@ mod support;
 use overdrive_cuda::compiler::Architecture;
 use overdrive_cuda::device::{Device, Properties};
 use overdrive_cuda::{Error, Gpu, Library};
-use overdrive_ir::ops::Float8Linear;
 use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::ops::gelu::Approximation;
-use overdrive_ir::ops::{Attention, AttentionGrad};
-use overdrive_ir::plan::{Note, Plan, Space, Step, StepKind};
+use overdrive_ir::ops::{Attention, AttentionGrad, CastTranspose, Float8Linear};
+use overdrive_ir::plan::{KernelOp, Note, Plan, Space, Step, StepKind};
 use overdrive_ir::{
-    Builder, DType, Graph, Init, Mode, Prim, SortOrder, Target, Tensor, TensorType, Tuning,
+    Builder, DType, Expr, Graph, Init, Mode, Prim, SortOrder, Target, Tensor, TensorType, Tuning,
 };
 use overdrive_models::bert::{Bert, Kin, Pooling};
 use overdrive_models::{Activation, MODELS};
@@ -272,4 +271,58 @@ fn a_training_step_in_fp8_reads_each_operand_once_and_multiplies_codes() {
         let large = plan.steps.iter().filter(|step| step.cost.bytes > 1 << 20).count();
         assert_eq!(large, if delayed { 6 } else { 9 }, "{plan}");
     }
+}
+
+/// A GELU and its gradient are computed in casts, and sums of biases come of them. So products of
+/// codes have short epilogues, and nothing reads a gradient twice.
+#[test]
+fn casts_of_a_training_step_take_in_the_gelu_and_sums_of_biases() {
+    let formats = Float8Linear {
+        forward: DType::F8E4M3,
+        gradient: DType::F8E5M2,
+        granularity: Float8Granularity::Tensor,
+    };
+    let b = Builder::new("layers");
+    fn linear<'b>(
+        x: Expr<'b>,
+        name: &str,
+        [from, to]: [usize; 2],
+        formats: Float8Linear,
+    ) -> Expr<'b> {
+        let input = |part: &str, ty| x.builder().input(&format!("{name}.{part}"), ty);
+        let w = input("w", TensorType::new(DType::F32, [from, to]));
+        let bias = input("bias", TensorType::new(DType::F32, [to])).convert(DType::BF16);
+        let scale = |role| input(role, TensorType::scalar(DType::F32));
+        let scales = ["scale_x", "scale_w", "scale_dy"].map(scale);
+        let y = x.float8_linear(w, Some(scales), formats);
+        y + bias.broadcast_in(&y.shape(), &[1])
+    }
+    let x = b.input("x", TensorType::new(DType::BF16, [4096usize, 768]));
+    let wide = linear(x, "expand", [768, 3072], formats).convert(DType::F32);
+    let wide = wide.gelu(Approximation::Tanh).convert(DType::BF16);
+    b.output("y", linear(wide, "contract", [3072, 768], formats));
+    let graph = b.finish().unwrap();
+    let wrt: Vec<_> = graph.inputs().iter().map(|port| port.value).collect();
+    let step = differentiate(&graph, &[graph.outputs()[0].value], &wrt).unwrap();
+    let plan = plan(&step, Mode::Compile, &Gpu::new(&h200()), &Tuning::default()).unwrap();
+    let casts = plan.steps.iter().filter_map(|step| match &step.kind {
+        StepKind::Kernel(call) => match &call.op {
+            KernelOp::Composite(op, regions) => {
+                let op = op.downcast::<CastTranspose>()?;
+                Some((call.operands.len() - 1, regions.len(), op.sums))
+            }
+            KernelOp::Prim(..) => None,
+        },
+        _ => None,
+    });
+    let mut casts: Vec<_> = casts.collect();
+    casts.sort_unstable();
+    // Both weights and x; dy with its sums; the GELU; its gradient with its sums.
+    let expected =
+        [(1, 0, false), (1, 0, false), (1, 0, false), (1, 0, true), (1, 1, false), (2, 1, true)];
+    assert_eq!(casts, expected, "{plan}");
+    let gelu = plan.steps.iter().find(|step| {
+        matches!(step.kind, StepKind::Gemm(_) | StepKind::Loop(_)) && step.name.contains("tanh")
+    });
+    assert!(gelu.is_none(), "{plan}");
 }

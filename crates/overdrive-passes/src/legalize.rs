@@ -4,7 +4,7 @@
 //! every node is a primitive, a claimed composite or `fused`.
 
 use crate::cse::merge;
-use overdrive_ir::ops::QuantizedLinear;
+use overdrive_ir::ops::{Float8Linear, QuantizedLinear};
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
     Call, Expr, Graph, GraphError, Node, Op, Operation, Target, TensorType, WithoutKernels,
@@ -40,14 +40,15 @@ pub fn to_primitives(graph: &Graph) -> Result<Graph, GraphError> {
 }
 
 /// Merges values of expanded composites that kernels would otherwise compute several times. Layers
-/// that share their input share its quantization, so that their products have one left operand. The
+/// that share their input share its codes, so that their products have one left operand. The
 /// updates of all parameters share the numbers that depend on the step alone; each would be a loop.
 /// Other work inside loops is not merged, since loops recompute it cheaply.
 pub(crate) fn share(graph: &Graph) -> Result<Graph, GraphError> {
     let kinds = |graph: &Graph, node: &Node| {
         let Some(op) = expanded_from(&node.scope) else { return false };
         let is_number = node.results.iter().all(|v| graph.ty(*v).elements() == 1);
-        op == QuantizedLinear::NAME || node.op.prim().is_none() || is_number
+        let quantizes = [QuantizedLinear::NAME, Float8Linear::NAME].contains(&op);
+        quantizes || node.op.prim().is_none() || is_number
     };
     merge(graph, kinds, |_| None)
 }

@@ -7,6 +7,7 @@
 
 use crate::attend::attend;
 use crate::bucket::{BUCKET_BYTES, bucket};
+use crate::casts::casts;
 use crate::draft::Pass;
 use crate::fuse::{groups, node_by_node};
 use crate::in_blocks::in_blocks;
@@ -100,6 +101,12 @@ pub static PASSES: &[Pass] = &[
         does: "expanded ops compute what several of them need only once",
         modes: FUSED,
         run: |draft| draft.rewrite(|graph, _, _| share(graph)),
+    },
+    Pass {
+        name: "casts",
+        does: "codes of a training step are made from what their operand is computed from",
+        modes: FUSED,
+        run: |draft| draft.rewrite(|graph, target, _| casts(graph, target)),
     },
     Pass {
         name: "groups",

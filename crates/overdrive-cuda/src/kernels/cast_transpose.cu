@@ -1,18 +1,28 @@
-// Codes of one byte in both orders, and the largest magnitude, in one pass over x.
+// Codes of one byte in both orders, the largest magnitude, and sums of columns, in one pass over
+// the tensors that x is computed from.
 //
-// A block takes a tile of 128 rows and 64 columns, and a thread takes four rows of eight columns of
-// it. Neighbours of a row are stored directly. Neighbours of a column meet in shared memory first,
-// so that both orders are written by whole lines.
+// Blocks stay and take tiles of 128 rows and 128 columns in turns. A thread takes four rows of
+// eight columns of each half of a tile. It copies numbers of 16 bits to shared memory one half
+// ahead, into places of its own, so that no barrier is needed for them. Codes of a row are stored
+// directly. Those of a column meet in shared memory first, so that both orders are written by whole
+// lines. Tiles alternate between two places there, so that one barrier a tile is enough.
 //
 // Largest magnitudes are compared as integers, whose order is that of magnitudes with NaN above
-// all. A maximum is the same in any order. Blocks meet in a counter, which the last of them leaves
-// as the next launch expects it: nothing is cleared before a launch. A block brings its part before
-// it stores codes, so that its fence waits for no stores.
+// all. A maximum is the same in any order. Blocks meet once in a counter, which the last of them
+// leaves as the next launch expects it: nothing is cleared before a launch.
 //
-// X: bf16, f16 or f32. CODE: f8e4m3 or f8e5m2. WHOLE: rows of eight, columns of sixteen, all of
-// them aligned and dense. HAS_CODES, HAS_TRANSPOSED, HAS_LARGEST: which results are wanted.
+// X: bf16, f16 or f32, the type of x. EACH_OPERAND(f): f(n, type) of each tensor that x is computed
+// from. COMPUTED: whether x is `value` of them, in f32, before it is rounded to X; else it is the
+// first. CODE: f8e4m3 or f8e5m2. WHOLE: rows of eight, columns of sixteen, all of them aligned and
+// dense. HAS_CODES, HAS_TRANSPOSED, HAS_LARGEST, HAS_SUMS: which results are wanted. RESIDENT:
+// blocks of a multiprocessor. Numbers of 32 bits are read where they are used: copies of half a
+// sector would take each sector twice.
 
-constexpr int TILE_M = 128, TILE_N = 64, THREADS = 256, PITCH = TILE_M / 4 + 1;
+constexpr int TILE = 128, THREADS = 256, HALVES = 2, ROWS = 4, STAGES = 2;
+constexpr int ACROSS = TILE / 8, DOWN = THREADS / ACROSS; // threads along rows, and down
+constexpr int HALF = DOWN * ROWS, WORDS = TILE / 4, WARPS = THREADS / 32;
+constexpr bool AHEAD = WHOLE && sizeof(X) == 2;
+static_assert(HALF * HALVES == TILE, "halves make a tile");
 
 // Results of the blocks of a launch, and the number of blocks done; 0 between launches.
 struct Counter {
@@ -21,8 +31,16 @@ struct Counter {
 
 struct Matrices {
     i64 rows, columns;
-    i64 x[2], codes[2], transposed[2]; // strides
+    i64 x[2][2], codes[2], transposed[2], sums[2]; // strides
 };
+
+#define POINTER(n, T) const T *x##n,
+#define COUNT(n, T) +1
+// Pieces of 16 bytes in which eight columns of a row are brought.
+constexpr int PIECES = 0 EACH_OPERAND(COUNT);
+// Places between which tiles alternate. Beside two operands there is room for one, which takes a
+// barrier more.
+constexpr int PLACES = PIECES == 1 ? 2 : 1;
 
 __device__ __forceinline__ u32 select_bytes(u32 a, u32 b, u32 selector) {
     u32 d;
@@ -59,111 +77,227 @@ __device__ __forceinline__ u32 codes_of(f32 low, f32 high) {
 #endif
 }
 
-__device__ __forceinline__ u32 magnitude(X x) {
-    return __float_as_uint(convert<f32>(x)) & 0x7fffffffu;
+// Both rounded to X. A conversion of two takes no longer than that of one.
+__device__ __forceinline__ void round_two(f32& low, f32& high) {
+    if constexpr (same<X, bf16>) {
+        u32 pair;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+        low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000u);
+    } else {
+        low = convert<f32>(convert<X>(low)), high = convert<f32>(convert<X>(high));
+    }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    cast_transpose(const X* x, const SCALE* scale_of, CODE* codes, CODE* transposed, u32* largest,
-                   Counter* counter, const __grid_constant__ Matrices at) {
-    __shared__ u32 tile[TILE_N * PITCH];
-    __shared__ u32 most[THREADS / 32];
+// Places of the codes of a column are turned by this in shared memory. So neither writing nor
+// reading meets in a bank.
+__device__ __forceinline__ int turn(int column) {
+    return (column & 3) ^ (column / 8 * (32 / ACROSS) & 31);
+}
+
+extern __shared__ __align__(16) u8 ahead[];
+
+// A thread's place for a piece: neighbours among threads are neighbours in memory.
+__device__ __forceinline__ u8* place(int stage, int row, int piece) {
+    return ahead + (((stage * ROWS + row) * PIECES + piece) * THREADS + threadIdx.x) * 16;
+}
+
+// Asks for eight elements of 16 bits.
+template <class T>
+__device__ __forceinline__ void ask(const T* from, int stage, int row, int& piece) {
+    const u32 to = (u32)__cvta_generic_to_shared(place(stage, row, piece++));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// Eight elements that came, or that are read now.
+template <class T>
+__device__ __forceinline__ void take(T (&to)[8], const T* from, i64 stride, int count, int stage,
+                                     int row, int& piece) {
+    if constexpr (AHEAD) {
+        memcpy(to, __builtin_assume_aligned(place(stage, row, piece++), 16), 16);
+    } else if constexpr (WHOLE) {
+        if (count > 0) load<(int)(16 / sizeof(T))>(to, from);
+    } else {
+        gather(to, from, stride, count);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+    cast_transpose(EACH_OPERAND(POINTER) const SCALE* scale_of, CODE* codes, CODE* transposed,
+                   u32* largest, f32* sums, Counter* counter,
+                   const __grid_constant__ Matrices at) {
+    __shared__ u32 exchange[PLACES][HAS_TRANSPOSED ? TILE * WORDS : 1];
+    __shared__ f32 parts[PLACES][HAS_SUMS ? WARPS : 1][TILE];
+    __shared__ u32 most[WARPS];
     after_previous();
     const f32 scale = convert<f32>(*scale_of), reciprocal = __frcp_rn(scale);
-    const i64 row0 = (i64)blockIdx.y * TILE_M, column0 = (i64)blockIdx.x * TILE_N;
+    // A product with a power of two is the quotient.
+    const bool is_power =
+        (__float_as_uint(scale) & 0x7fffff) == 0 && 1e-37f < scale && scale < 1e37f;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int across = lane % 8 * 8, down = warp * 4 + lane / 8; // columns, fours of rows
+    const int across = threadIdx.x % ACROSS * 8, down = threadIdx.x / ACROSS;
+    const u32 wide = (u32)((at.columns + TILE - 1) / TILE);
+    const u32 tiles = wide * (u32)((at.rows + TILE - 1) / TILE);
     u32 mine = 0;
-    f32 numbers[4][8];
+    int stage = 0;
+    // Asks for a half of a tile, if there is such a tile.
+    const auto bring = [&](u32 tile, int half, int stage) {
+        const i64 row = (i64)(tile / wide) * TILE + half * HALF + down * ROWS;
+        const i64 column = (i64)(tile % wide) * TILE + across;
+        if (tile < tiles && row < at.rows && column < at.columns) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-        const i64 row = row0 + down * 4 + r;
-        X values[8] = {};
-        if (row < at.rows) {
-            const i64 left = at.columns - column0 - across;
-            const X* const from = x + row * at.x[0] + (column0 + across) * at.x[1];
-            if constexpr (WHOLE) {
-                if (left > 0) load<(sizeof(X) == 2 ? 8 : 4)>(values, from);
-            } else {
-                gather(values, from, at.x[1], (int)max(0ll, min(left, 8ll)));
+            for (int r = 0; r < ROWS; ++r) {
+                int piece = 0;
+#define ASK(n, T) ask(x##n + (row + r) * at.x[n][0] + column, stage, r, piece);
+                EACH_OPERAND(ASK)
             }
         }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+    if constexpr (AHEAD) bring(blockIdx.x, 0, 0);
+    int turns = 0;
+    for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x, ++turns) {
+        const i64 row0 = (i64)(tile / wide) * TILE, column0 = (i64)(tile % wide) * TILE;
+        const i64 column = column0 + across;
+        const int columns = (int)max(0ll, min(at.columns - column, 8ll));
+        const int side = turns % PLACES;
+        u32* const met = exchange[side];
+        if constexpr (PLACES == 1) __syncthreads();
+        f32 sum[8] = {};
 #pragma unroll
-        for (int c = 0; c < 8; ++c) {
-            numbers[r][c] = quotient(convert<f32>(values[c]), scale, reciprocal);
-            if constexpr (HAS_LARGEST) mine = max(mine, magnitude(values[c]));
+        for (int half = 0; half < HALVES; ++half) {
+            if constexpr (AHEAD) {
+                const bool is_last = half + 1 == HALVES;
+                bring(is_last ? tile + gridDim.x : tile, is_last ? 0 : half + 1, stage ^ 1);
+                asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+            }
+            const i64 row = row0 + half * HALF + down * ROWS;
+            u32 words[ROWS][2];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                const int count = row + r < at.rows ? columns : 0;
+                f32 numbers[8];
+                int piece = 0;
+#define TAKE(n, T)                                                                               \
+    T v##n[8] = {};                                                                              \
+    take(v##n, x##n + (row + r) * at.x[n][0] + column * at.x[n][1], at.x[n][1], count, stage, r, \
+         piece);
+                EACH_OPERAND(TAKE)
+#if COMPUTED
+#define ELEMENT(n, T) , v##n[c]
+#pragma unroll
+                for (int c = 0; c < 8; ++c) numbers[c] = value(0 EACH_OPERAND(ELEMENT));
+#pragma unroll
+                for (int c = 0; c < 8; c += 2) round_two(numbers[c], numbers[c + 1]);
+#else
+#pragma unroll
+                for (int c = 0; c < 8; ++c) numbers[c] = convert<f32>(v0[c]);
+#endif
+#pragma unroll
+                for (int c = 0; c < 8; ++c) {
+                    if (WHOLE ? count == 0 : c >= count) numbers[c] = 0;
+                    if constexpr (HAS_LARGEST)
+                        mine = max(mine, __float_as_uint(numbers[c]) & 0x7fffffffu);
+                    if constexpr (HAS_SUMS) sum[c] += numbers[c];
+                }
+                if (is_power) {
+#pragma unroll
+                    for (int c = 0; c < 8; ++c) numbers[c] *= reciprocal;
+                } else {
+#pragma unroll
+                    for (int c = 0; c < 8; ++c)
+                        numbers[c] = quotient(numbers[c], scale, reciprocal);
+                }
+#pragma unroll
+                for (int four = 0; four < 2; ++four)
+                    words[r][four] =
+                        codes_of(numbers[four * 4], numbers[four * 4 + 1]) |
+                        codes_of(numbers[four * 4 + 2], numbers[four * 4 + 3]) << 16;
+                if constexpr (HAS_CODES) {
+                    CODE* const to = codes + (row + r) * at.codes[0] + column * at.codes[1];
+                    if constexpr (WHOLE) {
+                        if (count > 0)
+                            *reinterpret_cast<u64*>(to) = words[r][0] | (u64)words[r][1] << 32;
+                    } else {
+#pragma unroll
+                        for (int c = 0; c < 8; ++c)
+                            if (c < count)
+                                to[c * at.codes[1]] = CODE{(u8)(words[r][c / 4] >> c % 4 * 8)};
+                    }
+                }
+            }
+            stage ^= 1;
+            if constexpr (HAS_TRANSPOSED) {
+                // Four bytes of a column in each word.
+#pragma unroll
+                for (int four = 0; four < 2; ++four) {
+                    const u32 low01 = select_bytes(words[0][four], words[1][four], 0x5140);
+                    const u32 high01 = select_bytes(words[0][four], words[1][four], 0x7362);
+                    const u32 low23 = select_bytes(words[2][four], words[3][four], 0x5140);
+                    const u32 high23 = select_bytes(words[2][four], words[3][four], 0x7362);
+                    const u32 turned[4] = {
+                        select_bytes(low01, low23, 0x5410), select_bytes(low01, low23, 0x7632),
+                        select_bytes(high01, high23, 0x5410), select_bytes(high01, high23, 0x7632)};
+#pragma unroll
+                    for (int c = 0; c < 4; ++c) {
+                        const int n = across + four * 4 + c;
+                        met[n * WORDS + ((half * DOWN + down) ^ turn(n))] = turned[c];
+                    }
+                }
+            }
         }
-    }
-    // Four bytes of a column in each word.
-    u32 words[8];
+        if constexpr (HAS_SUMS) {
 #pragma unroll
-    for (int c = 0; c < 8; ++c)
-        words[c] = codes_of(numbers[0][c], numbers[1][c]) | codes_of(numbers[2][c], numbers[3][c])
-                                                                << 16;
-    if constexpr (HAS_TRANSPOSED) {
+            for (int c = 0; c < 8; ++c) {
 #pragma unroll
-        for (int c = 0; c < 8; ++c) tile[(across + c) * PITCH + down] = words[c];
+                for (int apart = ACROSS; apart < 32; apart *= 2)
+                    sum[c] += __shfl_xor_sync(~0u, sum[c], apart);
+                if (lane < ACROSS) parts[side][warp][across + c] = sum[c];
+            }
+        }
+        if constexpr (HAS_TRANSPOSED || HAS_SUMS) __syncthreads();
+        if constexpr (HAS_SUMS) {
+            if (threadIdx.x < TILE && column0 + threadIdx.x < at.columns) {
+                f32 all = parts[side][0][threadIdx.x];
+#pragma unroll
+                for (int w = 1; w < WARPS; ++w) all += parts[side][w][threadIdx.x];
+                sums[row0 / TILE * at.sums[0] + (column0 + threadIdx.x) * at.sums[1]] = all;
+            }
+        }
+        if constexpr (HAS_TRANSPOSED) {
+#pragma unroll
+            for (int i = threadIdx.x; i < TILE * TILE / 16; i += THREADS) {
+                const int n = i / (TILE / 16), piece = i % (TILE / 16);
+                const i64 column = column0 + n, row = row0 + piece * 16;
+                if (column >= at.columns || row >= at.rows) continue;
+                Vector<u32, 4> line;
+#pragma unroll
+                for (int j = 0; j < 4; ++j)
+                    line.at[j] = met[n * WORDS + ((piece * 4 + j) ^ turn(n))];
+                CODE* const to = transposed + column * at.transposed[0] + row * at.transposed[1];
+                if constexpr (WHOLE) {
+                    *reinterpret_cast<Vector<u32, 4>*>(to) = line;
+                } else {
+#pragma unroll
+                    for (int r = 0; r < 16; ++r)
+                        if (row + r < at.rows)
+                            to[r * at.transposed[1]] = CODE{(u8)(line.at[r / 4] >> r % 4 * 8)};
+                }
+            }
+        }
     }
     if constexpr (HAS_LARGEST) {
         mine = __reduce_max_sync(~0u, mine);
         if (lane == 0) most[warp] = mine;
-    }
-    if constexpr (HAS_TRANSPOSED || HAS_LARGEST) __syncthreads();
-    if constexpr (HAS_LARGEST) {
+        __syncthreads();
         if (threadIdx.x == 0) {
 #pragma unroll
-            for (int w = 1; w < THREADS / 32; ++w) mine = max(mine, most[w]);
+            for (int w = 1; w < WARPS; ++w) mine = max(mine, most[w]);
             atomicMax(&counter->largest, mine);
             __threadfence();
-            if (atomicAdd(&counter->done, 1) == gridDim.x * gridDim.y - 1) {
+            if (atomicAdd(&counter->done, 1) == gridDim.x - 1) {
                 __threadfence();
                 *largest = atomicExch(&counter->largest, 0);
                 counter->done = 0;
-            }
-        }
-    }
-    if constexpr (HAS_CODES) {
-#pragma unroll
-        for (int r = 0; r < 4; ++r) {
-            u32 line[2];
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const u32 first =
-                    select_bytes(words[half * 4], words[half * 4 + 1], 0x40u + 0x11u * r);
-                const u32 second =
-                    select_bytes(words[half * 4 + 2], words[half * 4 + 3], 0x40u + 0x11u * r);
-                line[half] = select_bytes(first, second, 0x5410);
-            }
-            const i64 row = row0 + down * 4 + r, column = column0 + across;
-            if (row >= at.rows || column >= at.columns) continue;
-            CODE* const to = codes + row * at.codes[0] + column * at.codes[1];
-            if constexpr (WHOLE) {
-                *reinterpret_cast<u64*>(to) = line[0] | (u64)line[1] << 32;
-            } else {
-#pragma unroll
-                for (int c = 0; c < 8; ++c)
-                    if (column + c < at.columns)
-                        to[c * at.codes[1]] = CODE{(u8)(line[c / 4] >> c % 4 * 8)};
-            }
-        }
-    }
-    if constexpr (HAS_TRANSPOSED) {
-#pragma unroll
-        for (int i = threadIdx.x; i < TILE_N * TILE_M / 16; i += THREADS) {
-            const int n = i / (TILE_M / 16), piece = i % (TILE_M / 16);
-            const i64 column = column0 + n, row = row0 + piece * 16;
-            if (column >= at.columns || row >= at.rows) continue;
-            Vector<u32, 4> line;
-#pragma unroll
-            for (int j = 0; j < 4; ++j) line.at[j] = tile[n * PITCH + piece * 4 + j];
-            CODE* const to = transposed + column * at.transposed[0] + row * at.transposed[1];
-            if constexpr (WHOLE) {
-                *reinterpret_cast<Vector<u32, 4>*>(to) = line;
-            } else {
-#pragma unroll
-                for (int r = 0; r < 16; ++r)
-                    if (row + r < at.rows)
-                        to[r * at.transposed[1]] = CODE{(u8)(line.at[r / 4] >> r % 4 * 8)};
             }
         }
     }

@@ -1,40 +1,62 @@
-//! `cast_transpose`: codes of one byte in both orders, and the largest magnitude, from one read of
-//! x.
+//! `cast_transpose`: codes of one byte in both orders, the largest magnitude and sums of columns.
+//! All come from one read of x, or of the tensors that x is computed from.
 
 use super::line::{Compile, Launched, NamedKernel, Sources};
 use super::nest::ViewStart;
-use super::source::source;
 use crate::Error;
 use crate::compiler::KernelSource;
 use crate::entry::Entry;
-use crate::launch::{Addresses, Launch, Site};
+use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::loops::print::{Spelling, body};
 use crate::memory::DeviceBytes;
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::CastTranspose;
-use overdrive_ir::plan::{KernelCall, View};
-use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
+use overdrive_ir::plan::{Access, Instr, KernelCall, Program, Register, View};
+use overdrive_ir::{Builder, DType, Decline, Graph, OpRef, Operation, TensorType, Unary};
+use overdrive_passes::elementwise;
+use std::borrow::Cow;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The kernel and what it includes.
-const TEXT: &str = concat!("#include \"loop.cuh\"\n", include_str!("cast_transpose.cu"));
+/// The kernel, after what it includes and what computes x.
+const TEXT: &str = include_str!("cast_transpose.cu");
 
-/// A tile of a block, and its threads.
-const TILE: [usize; 2] = [128, 64];
+/// Rows and columns of a tile: the rows are those of a band of sums.
+const TILE: usize = CastTranspose::BAND;
 const THREADS: u32 = 256;
+/// Tensors that x may be computed from.
+const MOST: usize = 2;
+/// Halves of a tile that are on their way or in use, rows of each thread, and bytes of a copy.
+const BROUGHT: usize = 2 * 4 * 16;
 /// Bytes of `Counter` of `cast_transpose.cu`.
 const COUNTER_BYTES: usize = 8;
-/// Blocks that the second dimension of a grid has.
-const GRID_Y: usize = 65535;
 
 /// Why the op over operands of these types has no kernel; `None` where it has, and of other ops.
 fn declines(_: &Operation, types: &[TensorType]) -> Option<Decline> {
-    let x = types.first()?;
-    let known = matches!(x.dtype, DType::BF16 | DType::F16 | DType::F32);
-    let fits = x.elements() > 0 && x.sizes()[0].div_ceil(TILE[0]) <= GRID_Y;
-    (!known || !fits)
-        .then(|| format!("its kernel takes no {x}: codes are made and transposed apart"))
-        .map(Decline::Because)
+    let (_, of) = types.split_last()?;
+    let is_known = |ty: &TensorType| matches!(ty.dtype, DType::BF16 | DType::F16 | DType::F32);
+    let x = of.iter().find(|ty| !is_known(ty) || ty.elements() == 0)?;
+    Some(Decline::Because(format!("its kernel takes no {x}: codes are made and transposed apart")))
+}
+
+/// Why a region has no kernel. Operands of 32 bits are not worth two reads.
+fn declines_regions(regions: &[Graph]) -> Option<Decline> {
+    let types = |graph: &Graph| -> Vec<DType> {
+        let inputs = graph.inputs().iter().map(|port| port.value);
+        let values = inputs.chain(graph.outputs().iter().map(|port| port.value));
+        values.map(|v| graph.ty(v).dtype).collect()
+    };
+    let reason = match regions {
+        [region] if !(1..=MOST).contains(&region.inputs().len()) => {
+            format!("its kernel takes x of one or {MOST} tensors")
+        }
+        [region] if types(region).iter().any(|dtype| dtype.bits() != 16) => {
+            "its kernel takes x of 16 bits, of tensors of 16 bits".to_owned()
+        }
+        [region] => elementwise(region).err()?,
+        _ => return Some(Decline::NoKernel),
+    };
+    Some(Decline::Because(reason))
 }
 
 /// `Matrices` of `cast_transpose.cu`.
@@ -42,96 +64,220 @@ fn declines(_: &Operation, types: &[TensorType]) -> Option<Decline> {
 #[derive(Clone, Copy, Debug)]
 struct Matrices {
     extents: [i64; 2],
-    x: [i64; 2],
+    x: [[i64; 2]; MOST],
     codes: [i64; 2],
     transposed: [i64; 2],
+    sums: [i64; 2],
 }
 
 #[derive(Debug)]
 struct CompiledCastTranspose {
     entry: Entry,
-    /// x and scale.
-    operands: [ViewStart; 2],
-    /// Codes, transposed codes, largest magnitude.
-    results: [Option<ViewStart>; 3],
+    /// The tensors that x is computed from, and the scale.
+    operands: Vec<ViewStart>,
+    /// Codes, transposed codes, largest magnitude, sums.
+    results: [Option<ViewStart>; 4],
     /// Counter by which blocks combine the largest magnitude, if that is a result. Each launch
     /// resets it at its end.
     counter: Option<DeviceBytes>,
     at: Matrices,
 }
 
-/// The kernel for x and codes of these types, with the results that are wanted.
-fn specialised([x, scale, code]: [DType; 3], is_whole: bool, wanted: [bool; 3]) -> KernelSource {
-    let [codes, transposed, largest] = wanted.map(|wanted| wanted.to_string());
-    let defines = vec![
-        ("X", x.to_string()),
-        ("SCALE", scale.to_string()),
-        ("CODE", code.to_string()),
-        ("WHOLE", is_whole.to_string()),
-        ("HAS_CODES", codes),
-        ("HAS_TRANSPOSED", transposed),
-        ("HAS_LARGEST", largest),
-    ];
-    source("cast_transpose", TEXT, defines)
+/// All that a specialisation depends on.
+struct Special<'a> {
+    /// The type of x.
+    x: DType,
+    /// Those of the tensors that it is computed from.
+    of: Vec<DType>,
+    scale: DType,
+    code: DType,
+    region: Option<&'a Graph>,
+    is_whole: bool,
+    wanted: [bool; 4],
+}
+
+/// How the program of an element is spelled: operand n is `an`.
+struct Element {
+    is_loose: bool,
+}
+
+impl Spelling for Element {
+    fn load(&self, _: Register, access: &Access) -> String {
+        format!("a{}", access.slot.0)
+    }
+
+    fn index(&self, _: usize) -> String {
+        unreachable!("x is computed from elements alone")
+    }
+
+    fn point(&self) -> String {
+        unreachable!("x is computed from elements alone")
+    }
+
+    fn is_loose(&self, _: Register) -> bool {
+        self.is_loose
+    }
+}
+
+/// The function that computes an element of x, before it is rounded to its type.
+fn value((program, result): &(Program, Register), of: &[DType]) -> String {
+    let unrounded = match program.instr(*result) {
+        Instr::Convert(from, _) if program.dtype(*from) == DType::F32 => *from,
+        _ => *result,
+    };
+    let parameters: String =
+        (0..).zip(of).map(|(n, ty): (u32, _)| format!(", {ty} a{n}")).collect();
+    let statements = body(program, &Element { is_loose: true });
+    format!(
+        "__device__ __forceinline__ f32 value(int{parameters}) {{\n{statements}\
+         return convert<f32>(t{});\n}}\n",
+        unrounded.0
+    )
+}
+
+impl Special<'_> {
+    /// Shared memory for what is brought ahead.
+    fn ahead_bytes(&self) -> usize {
+        let is_ahead = self.is_whole && self.x.bits() == 16;
+        if is_ahead { self.of.len() * BROUGHT * THREADS as usize } else { 0 }
+    }
+
+    /// Blocks of a multiprocessor, by registers and shared memory.
+    fn resident(&self) -> u32 {
+        if self.is_whole && self.of.len() == 1 { 3 } else { 2 }
+    }
+
+    fn source(&self) -> Result<KernelSource, String> {
+        let value = match self.region {
+            Some(region) => value(&elementwise(region)?, &self.of),
+            None => String::new(),
+        };
+        let each: String =
+            self.of.iter().enumerate().map(|(n, ty)| format!(" f({n}, {ty})")).collect();
+        let [codes, transposed, largest, sums] = self.wanted.map(|wanted| wanted.to_string());
+        let defines = vec![
+            ("X", self.x.to_string()),
+            ("SCALE", self.scale.to_string()),
+            ("CODE", self.code.to_string()),
+            ("EACH_OPERAND(f)", each),
+            ("COMPUTED", u8::from(self.region.is_some()).to_string()),
+            ("WHOLE", self.is_whole.to_string()),
+            ("HAS_CODES", codes),
+            ("HAS_TRANSPOSED", transposed),
+            ("HAS_LARGEST", largest),
+            ("HAS_SUMS", sums),
+            ("RESIDENT", self.resident().to_string()),
+        ];
+        let text = Cow::Owned(format!("#include \"loop.cuh\"\n{value}{TEXT}"));
+        Ok(KernelSource { name: Cow::Borrowed("cast_transpose"), text, defines })
+    }
 }
 
 /// `cast_transpose`.
 pub(super) const KERNEL: NamedKernel = NamedKernel {
     declines,
+    declines_regions,
     ..NamedKernel::new("cast_transpose", Compile::Composite(compile), Sources::All(sources))
 };
 
 /// Representative specialisations of all sources.
 fn sources() -> Vec<KernelSource> {
     let [bf16, f32, e4m3, e5m2] = [DType::BF16, DType::F32, DType::F8E4M3, DType::F8E5M2];
-    vec![
-        specialised([bf16, f32, e4m3], true, [true; 3]),
-        specialised([bf16, f32, e5m2], true, [true, true, false]),
-        specialised([f32, f32, e5m2], false, [true; 3]),
-        specialised([f32, f32, e4m3], true, [false, true, true]),
-    ]
+    let b = Builder::new("x");
+    let ty = TensorType::new(bf16, [128usize, 128]);
+    let (x, dy) = (b.input("x", ty.clone()), b.input("dy", ty));
+    b.output("y", x.convert(f32).unary(Unary::Tanh).convert(bf16) * dy);
+    let product = b.finish().expect("the region is well typed");
+    let plain = |[x, code]: [DType; 2], is_whole, wanted| Special {
+        x,
+        of: vec![x],
+        scale: f32,
+        code,
+        region: None,
+        is_whole,
+        wanted,
+    };
+    let of_two = |is_whole| Special {
+        of: vec![bf16; 2],
+        region: Some(&product),
+        ..plain([bf16, e5m2], is_whole, [true; 4])
+    };
+    let all = [
+        plain([bf16, e4m3], true, [true, true, true, false]),
+        plain([bf16, e5m2], true, [true; 4]),
+        plain([f32, e5m2], false, [true; 4]),
+        plain([f32, e4m3], true, [false, true, true, false]),
+        of_two(true),
+        of_two(false),
+    ];
+    all.map(|special| special.source().expect("the region is elementwise")).into()
+}
+
+/// The views of what x is computed from, and of the scale.
+fn operands(call: &KernelCall) -> (&[View], &View) {
+    let (scale, of) = call.operands.split_last().expect("the scale is last");
+    (of, scale)
+}
+
+fn results(call: &KernelCall) -> [Option<&View>; 4] {
+    std::array::from_fn(|i| call.results.get(i).and_then(Option::as_ref))
+}
+
+fn special<'a>(call: &KernelCall, op: &OpRef, regions: &'a [Graph]) -> Special<'a> {
+    let op = op.downcast::<CastTranspose>().expect("the table is by name");
+    let ((of, scale), results) = (operands(call), results(call));
+    let lies = |view: &View, multiple: i64| {
+        ViewStart::new(view).is_aligned(16)
+            && view.strides[1] == 1
+            && view.strides[0] % multiple == 0
+    };
+    let may_lie = |view: Option<&View>, multiple| view.is_none_or(|view| lies(view, multiple));
+    let sizes = of[0].ty.sizes();
+    let is_whole = sizes[0].is_multiple_of(16)
+        && sizes[1].is_multiple_of(8)
+        && of.iter().all(|view| lies(view, 8))
+        && may_lie(results[0], 8)
+        && may_lie(results[1], 16);
+    let region = regions.first();
+    let x = region.map_or(of[0].ty.dtype, |region| region.ty(region.outputs()[0].value).dtype);
+    Special {
+        x,
+        of: of.iter().map(|view| view.ty.dtype).collect(),
+        scale: scale.ty.dtype,
+        code: op.to,
+        region,
+        is_whole,
+        wanted: results.map(|result| result.is_some()),
+    }
 }
 
 /// Compiles the step.
-fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> Launched {
-    let op = op.downcast::<CastTranspose>().expect("the table is by name");
-    let [x, scale] = [&call.operands[0], &call.operands[1]];
-    let results: [Option<&View>; 3] = std::array::from_fn(|i| call.results[i].as_ref());
+fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) -> Launched {
+    let special = special(call, op, regions);
+    let ((of, scale), results) = (operands(call), results(call));
     let strides =
         |view: Option<&View>| view.map_or([0, 1], |view| [view.strides[0], view.strides[1]]);
+    let sizes = of[0].ty.sizes();
     let at = Matrices {
-        extents: [x.ty.sizes()[0] as i64, x.ty.sizes()[1] as i64],
-        x: strides(Some(x)),
+        extents: [sizes[0] as i64, sizes[1] as i64],
+        x: std::array::from_fn(|n| strides(of.get(n))),
         codes: strides(results[0]),
         transposed: strides(results[1]),
+        sums: strides(results[3]),
     };
-    let [rows, columns] = at.extents;
-    let lies = |view: Option<&View>, row: i64, multiple: i64| {
-        let aligned =
-            view.is_none_or(|view| ViewStart::new(view).is_aligned(16) && view.strides[1] == 1);
-        aligned && row % multiple == 0
-    };
-    let is_whole = columns % 8 == 0
-        && rows % 16 == 0
-        && lies(Some(x), at.x[0], 8)
-        && lies(results[0], at.codes[0], 8)
-        && lies(results[1], at.transposed[0], 16);
-    let source = specialised(
-        [x.ty.dtype, scale.ty.dtype, op.to],
-        is_whole,
-        results.map(|result| result.is_some()),
-    );
-    let blocks = |extent: i64, tile: usize| (extent as usize).div_ceil(tile) as u32;
+    let tiles = sizes[0].div_ceil(TILE) * sizes[1].div_ceil(TILE);
+    let resident = site.device.properties().multiprocessors * special.resident();
     let config = LaunchConfig {
-        grid_dim: (blocks(columns, TILE[1]), blocks(rows, TILE[0]), 1),
+        grid_dim: (u32::try_from(tiles).unwrap_or(u32::MAX).min(resident), 1, 1),
         block_dim: (THREADS, 1, 1),
-        shared_mem_bytes: 0,
+        shared_mem_bytes: special.ahead_bytes() as u32,
     };
     let counter = results[2].map(|_| DeviceBytes::new(site.device, COUNTER_BYTES)).transpose()?;
     counter.iter().try_for_each(|counter| counter.fill(0))?;
+    let source = special.source().map_err(Refusal::Unsupported)?;
     Ok(Box::new(CompiledCastTranspose {
         entry: Entry::new(site.device, (&source, "cast_transpose"), config)?,
-        operands: [x, scale].map(ViewStart::new),
+        operands: of.iter().chain([scale]).map(ViewStart::new).collect(),
         results: results.map(|view| view.map(ViewStart::new)),
         counter,
         at,
@@ -140,10 +286,10 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> Launc
 
 impl Launch for CompiledCastTranspose {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        let operands = self.operands.map(|place| place.of(addresses));
+        let operands = self.operands.iter().map(|place| place.of(addresses));
         let results = self.results.map(|place| place.map_or(0, |place| place.of(addresses)));
         let counter = self.counter.as_ref().map_or(0, DeviceBytes::address);
-        let mut places: Vec<u64> = operands.into_iter().chain(results).chain([counter]).collect();
+        let mut places: Vec<u64> = operands.chain(results).chain([counter]).collect();
         let mut at = self.at;
         let mut parameters: Vec<*mut c_void> =
             places.iter_mut().map(|place| (&raw mut *place).cast()).collect();

@@ -2,17 +2,23 @@
 //! column, and `max |x|`.
 //!
 //! The codes are those of `quantize`: `x / scale`, rounded and saturated. One pass over x gives all
-//! three results: codes `[M, N]`, codes `[N, M]`, and the magnitude `[]` in the type that sums use.
+//! results: codes `[M, N]`, codes `[N, M]`, and the magnitude `[]` in the type that sums use. If
+//! `sums` is set, the sums of bands of x follow: `[ceil(M / 128), N]`, each of 128 rows.
+//!
+//! x may be computed on the way: a region makes it of other tensors, element by element. Then these
+//! stand in its place: `cast_transpose(a, b, scale)`.
 //!
 //! Training in fp8 needs both orders. Its products contract rows in one pass and columns in the
 //! other, but the tensor cores of some devices read the contracted index contiguously. Training
-//! also needs the largest magnitude, for the scale of a later step (delayed scaling). Source:
-//! Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433.
+//! also needs the largest magnitude, for the scale of a later step (delayed scaling), and sums of
+//! columns, the gradients of biases. Source: Micikevicius et al., "FP8 formats for deep learning",
+//! arXiv:2209.05433.
 
 use super::quantize::code;
+use crate::eval::eval_region;
 use crate::{
-    Array, Builder, DType, Expr, Fill, Graph, Mismatch, Op, Reducer, Sample, Shape, TensorType,
-    Types, Unary,
+    Array, Builder, DType, Expr, Fill, Graph, Mismatch, Op, Pad, Reducer, Sample, Shape,
+    TensorType, Types, Unary,
 };
 use serde::{Deserialize, Serialize};
 
@@ -21,12 +27,22 @@ use serde::{Deserialize, Serialize};
 pub struct CastTranspose {
     /// The type of the codes: a float of one byte.
     pub to: DType,
+    /// Whether the sums of bands are a result too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sums: bool,
+}
+
+impl CastTranspose {
+    /// Rows of a band.
+    pub const BAND: usize = 128;
+    /// The number of the result that is the sums of bands.
+    pub const SUMS: usize = 3;
 }
 
 impl<'b> Expr<'b> {
     /// Codes of self `[M, N]` by a scalar scale: `[M, N]`, `[N, M]`, and the largest magnitude.
     pub fn cast_transpose(self, scale: Expr<'b>, to: DType) -> [Expr<'b>; 3] {
-        let results = self.builder().op(CastTranspose { to }, &[self, scale]);
+        let results = self.builder().op(CastTranspose { to, sums: false }, &[self, scale]);
         [results[0], results[1], results[2]]
     }
 }
@@ -41,8 +57,23 @@ impl Op for CastTranspose {
     const NAME: &'static str = "cast_transpose";
 
     fn infer(&self, types: &Types<'_>) -> Result<Vec<TensorType>, Mismatch> {
-        let [x, scale] = types.exactly()?;
-        types.same_float(&types.operands[..1])?;
+        let [operands, regions] = [types.operands.len(), types.regions.len()];
+        let found = || format!("{operands} operands, {regions} regions");
+        let (x, scale) = match (types.operands, types.regions) {
+            ([x, scale], []) => (x, scale),
+            ([of @ .., scale], [region]) => {
+                let inputs = region.inputs().iter().map(|port| region.ty(port.value));
+                let [output] = region.outputs() else {
+                    return Err(Mismatch::new("a region that gives x alone", found()));
+                };
+                if !inputs.eq(of) || !region.states().is_empty() {
+                    return Err(Mismatch::new("the operands that the region takes", found()));
+                }
+                (region.ty(output.value), scale)
+            }
+            _ => return Err(Mismatch::new("x and a scale, and at most one region", found())),
+        };
+        types.same_float(std::slice::from_ref(x))?;
         if x.rank() != 2 || scale.rank() != 0 || !scale.dtype.is_arithmetic_float() {
             let remedy = "reshape x to a matrix; one scale covers all of it";
             return Err(Mismatch::new(
@@ -56,26 +87,59 @@ impl Op for CastTranspose {
         }
         let codes = x.with_dtype(self.to);
         let transposed = codes.with_shape(Shape(x.shape.0.iter().rev().cloned().collect()));
-        Ok(vec![codes, transposed, TensorType::scalar(x.dtype.accumulation())])
+        let sum = x.dtype.accumulation();
+        let mut results = vec![codes, transposed, TensorType::scalar(sum)];
+        if self.sums {
+            let Some(sizes) = x.shape.known() else {
+                let remedy = "bind the named dimensions first";
+                return Err(Mismatch::new("known sizes, of which bands are cut", x.to_string())
+                    .remedy(remedy));
+            };
+            results.push(TensorType::new(sum, [sizes[0].div_ceil(Self::BAND), sizes[1]]));
+        }
+        Ok(results)
     }
 
-    fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
-        let (x, scale) = (&args[0], args[1].get(0));
+    fn eval(&self, args: &[Array], regions: &[Graph]) -> Vec<Array> {
+        let (scale, of) = args.split_last().expect("the scale is last");
+        let made = regions.first().map(|region| eval_region(region, of).swap_remove(0));
+        let (x, scale) = (made.as_ref().unwrap_or(&args[0]), scale.get(0));
         let of = |at: &[usize]| code(self.to, x.at(at) / scale, 0.0);
         let largest = largest_magnitude(x);
-        vec![
+        let [rows, columns] = [x.shape[0], x.shape[1]];
+        let sum = x.dtype.accumulation();
+        let mut results = vec![
             Array::build(self.to, &x.shape, of),
-            Array::build(self.to, &[x.shape[1], x.shape[0]], |at| of(&[at[1], at[0]])),
-            Array::float(x.dtype.accumulation(), &[], vec![largest]),
-        ]
+            Array::build(self.to, &[columns, rows], |at| of(&[at[1], at[0]])),
+            Array::float(sum, &[], vec![largest]),
+        ];
+        if self.sums {
+            results.push(Array::build(sum, &[rows.div_ceil(Self::BAND), columns], |at| {
+                let first = at[0] * Self::BAND;
+                (first..rows.min(first + Self::BAND)).map(|row| x.at(&[row, at[1]])).sum()
+            }));
+        }
+        results
     }
 
-    fn expand<'b>(&self, _: &'b Builder, args: &[Expr<'b>], _regions: &[Graph]) -> Vec<Expr<'b>> {
-        let (x, scale) = (args[0], args[1].reshape([1usize, 1]));
-        let codes = x.quantize(scale, None, self.to);
+    fn expand<'b>(&self, b: &'b Builder, args: &[Expr<'b>], regions: &[Graph]) -> Vec<Expr<'b>> {
+        let (scale, of) = args.split_last().expect("the scale is last");
+        let x = regions.first().map_or(args[0], |region| b.inline(region, of)[0]);
+        let codes = x.quantize(scale.reshape([1usize, 1]), None, self.to);
         let magnitude = x.widen().unary(Unary::Abs).reduce(Reducer::Max, &[0, 1]);
         // Without elements it is 0, not the identity of the maximum.
-        vec![codes, codes.transpose(&[1, 0]), magnitude.max(magnitude.constant(0.0))]
+        let magnitude = magnitude.max(magnitude.constant(0.0));
+        let mut results = vec![codes, codes.transpose(&[1, 0]), magnitude];
+        if self.sums {
+            let [rows, columns] = [x.size(0), x.size(1)];
+            let bands = rows.div_ceil(Self::BAND);
+            let after = |high: usize| Pad { low: 0, high: high as i64, interior: 0 };
+            let pads = vec![after(bands * Self::BAND - rows), after(0)];
+            let padded = x.widen().pad(pads, 0.0);
+            let banded = padded.reshape([bands, Self::BAND, columns]);
+            results.push(banded.reduce(Reducer::Sum, &[1]));
+        }
+        results
     }
 
     fn fold(&self, result: usize) -> Option<Reducer> {
@@ -83,14 +147,27 @@ impl Op for CastTranspose {
     }
 
     fn samples() -> Vec<Sample> {
-        let sample = |to, scale| {
+        let scaled = |sample: Sample, scale| {
             let scale = (TensorType::scalar(DType::F32), Fill::Values(vec![scale]));
-            Sample::new(CastTranspose { to }).normal(["M", "N"]).operand(scale.0, scale.1)
+            sample.operand(scale.0, scale.1)
         };
+        let sample = |to, scale| {
+            let op = CastTranspose { to, sums: false };
+            scaled(Sample::new(op).normal(["M", "N"]), scale)
+        };
+        // A band and a part of another, and x of two tensors.
+        let summed = Sample::new(CastTranspose { to: DType::F8E5M2, sums: true });
+        let (region, ty) = (Builder::new("x"), TensorType::new(DType::F32, [130usize, 20]));
+        let (a, b) = (region.input("a", ty.clone()), region.input("b", ty.clone()));
+        region.output("x", a * b.unary(Unary::Tanh) + 0.5);
+        let region = region.finish().expect("the sample is well typed");
+        let of_two = summed.clone().normal([130usize, 20]).normal([130usize, 20]);
         vec![
             sample(DType::F8E4M3, 0.0078125),
             sample(DType::F8E4M3, 0.013),
             sample(DType::F8E5M2, 0.00003),
+            scaled(summed.normal([130usize, 20]), 0.001),
+            scaled(of_two, 0.0078125).region(region),
         ]
     }
 }
