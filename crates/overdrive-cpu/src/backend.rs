@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use overdrive_ir::{
     Backend, BackendError, Buffer, Call, Communicator, DType, Decline, Description, Executable,
-    Graph, Kernel, Mode, Target, Tensor, TensorType, Tuning,
+    Graph, Init, Kernel, Mode, Target, Tensor, TensorType, Tuning,
 };
+use overdrive_passes::draw;
 
 use crate::exec::{CpuExecutable, uploaded};
 use crate::isa::InstructionSet;
@@ -191,6 +192,10 @@ impl Backend for CpuBackend {
 
     fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError> {
         Ok(buffer(tensor.ty(), uploaded(tensor)?))
+    }
+
+    fn initial(&self, init: &Init, name: &str, ty: &TensorType) -> Result<Buffer, BackendError> {
+        self.upload(&draw(init, name, ty))
     }
 
     fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError> {

@@ -37,6 +37,16 @@ pub struct Device {
     events: Mutex<Vec<CudaEvent>>,
 }
 
+impl Drop for Device {
+    /// Gives the memory that the pool kept back to the system. The pool outlives the device, and
+    /// other processes could not have it: PyTorch found no room beside ranks that had ended.
+    fn drop(&mut self) {
+        // Frees are in the order of the stream. A device that failed has nothing to give.
+        let freed = self.context.synchronize().map_err(Error::from);
+        drop(freed.and_then(|()| self.trim_pool()));
+    }
+}
+
 /// The driver's facts about a device.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Properties {

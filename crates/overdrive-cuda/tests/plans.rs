@@ -273,6 +273,29 @@ fn a_training_step_in_fp8_reads_each_operand_once_and_multiplies_codes() {
     }
 }
 
+#[test]
+fn layers_on_codes_that_share_x_cast_it_once() {
+    let formats = Float8Linear {
+        forward: DType::F8E4M3,
+        gradient: DType::F8E5M2,
+        granularity: Float8Granularity::Tensor,
+    };
+    let b = Builder::new("layers");
+    let x = b.input("x", TensorType::new(DType::BF16, [4usize, 1024, 768]));
+    let scale = |name: &str| b.input(name, TensorType::scalar(DType::F32));
+    let scale_x = scale("scale_x");
+    for layer in ["query", "key"] {
+        let w = b.input(layer, TensorType::new(DType::F32, [768usize, 768]));
+        let scales = ["w", "dy"].map(|role| scale(&format!("{layer}.scale_{role}")));
+        let y = x.float8_linear(w, Some([scale_x, scales[0], scales[1]]), formats);
+        b.output(&format!("{layer}.y"), y);
+    }
+    let graph = b.finish().unwrap();
+    let plan = plan(&graph, Mode::Compile, &Gpu::new(&h200()), &Tuning::default()).unwrap();
+    let casts = plan.steps.iter().filter(|step| step.name.starts_with("cast_transpose"));
+    assert_eq!(casts.count(), 3, "{plan}");
+}
+
 /// A GELU and its gradient are computed in casts, and sums of biases come of them. So products of
 /// codes have short epilogues, and nothing reads a gradient twice.
 #[test]
