@@ -208,8 +208,8 @@ impl Backend for CudaBackend {
         self.upload_to(tensor, Space::MAIN)
     }
 
-    /// Zeros never lie on the host: moments are zeros, and twice as many bytes as parameters. Random
-    /// values are drawn by all cores, since one took a minute for 1.3 B parameters.
+    /// Zeros never lie on the host: moments are zeros, and twice as many bytes as parameters.
+    /// Random values are drawn by all cores, since one took a minute for 1.3 B parameters.
     fn initial(&self, init: &Init, name: &str, ty: &TensorType) -> Result<Buffer, BackendError> {
         match init.is_zero(ty.dtype) {
             true => self.filled(ty, 0),
