@@ -14,10 +14,11 @@ mod lead;
 mod tests;
 
 use crate::dce::dce;
+use crate::readers::Readers;
 use lead::lead;
 use overdrive_ir::ops::CastTranspose;
 use overdrive_ir::{
-    Builder, Call, Expr, Graph, GraphError, Node, NodeId, Operation, Origin, Prim, Reducer, Target,
+    Builder, Call, Expr, Graph, GraphError, Node, Operation, Origin, Prim, Reducer, Target,
     TensorType, Value,
 };
 use std::collections::HashMap;
@@ -40,10 +41,11 @@ impl Cast<'_> {
 
     /// Whether it differs from the node, and the device has a kernel for it.
     fn is_taken(&self, graph: &Graph, target: &dyn Target) -> bool {
-        let x = graph.ty(self.node.operands[0]);
+        let [x, scales @ ..] = &self.node.operands[..] else { return false };
+        let x = graph.ty(*x);
         let matrix = |v: &Value| x.with_dtype(graph.ty(*v).dtype);
-        let scale = graph.ty(self.node.operands[1]).clone();
-        let operands: Vec<TensorType> = self.of.iter().map(matrix).chain([scale]).collect();
+        let scales = scales.iter().map(|v| graph.ty(*v).clone());
+        let operands: Vec<TensorType> = self.of.iter().map(matrix).chain(scales).collect();
         let (op, regions) = (Operation::from(self.op()), self.region.as_slice());
         let differs = self.region.is_some() || !self.sums.is_empty();
         differs && target.kernel(&Call::Op { op: &op, operands: &operands, regions }).is_ok()
@@ -59,8 +61,8 @@ impl Cast<'_> {
     ) -> Vec<Expr<'b>> {
         let _scope = b.scope_path(&self.node.scope);
         let matrix = |v: &Value| get(*v).reshape(sizes);
-        let scale = get(self.node.operands[1]);
-        let operands: Vec<Expr<'b>> = self.of.iter().map(matrix).chain([scale]).collect();
+        let scales = self.node.operands[1..].iter().map(|v| get(*v));
+        let operands: Vec<Expr<'b>> = self.of.iter().map(matrix).chain(scales).collect();
         b.node(self.op(), &operands, self.region.iter().cloned().collect())
     }
 }
@@ -121,20 +123,20 @@ fn of_node<'g>(
     let mut seen = vec![node.results[0]];
     let sums =
         if is_matrix { column_sums(graph, (node, wide), readers, &mut seen) } else { vec![] };
-    // Values that nothing reads once sums come of the cast.
-    let is_read =
-        |v: Value| readers.results(graph, v).any(|r| r.is_none_or(|r| !seen.contains(&r)));
-    let is_only_cast = |v: Value| {
-        readers.results(graph, v).all(|r| r.is_some_and(|r| seen.contains(&r) || r == x))
+    // Nodes that read nothing more once sums come of the cast, and the one that makes `wide` x.
+    seen.push(x);
+    let is_read = |v: Value| {
+        let mut nodes = readers.nodes(v).iter();
+        readers.is_kept(v) || nodes.any(|id| !seen.contains(&graph.node(*id).results[0]))
     };
-    let led = (is_only_cast(wide) && (x == wide || !is_read(x))).then(|| lead(graph, wide, x));
+    let led = (!is_read(wide) && !is_read(x)).then(|| lead(graph, wide, x));
     let led = led.flatten().map(|(of, region)| (of, Some(region)));
     let plain = (vec![wide], None);
     let leads: Vec<_> = led.into_iter().chain([plain]).collect();
     leads.into_iter().map(move |(of, region)| Cast { node, of, region, sums: sums.clone() })
 }
 
-/// Values that are sums of the columns of `wide`, in the type of sums. The scale of the cast must
+/// Values that are sums of the columns of `wide`, in the type of sums. The scales of the cast must
 /// be there before them. `seen` gets the first results of nodes that then need not read `wide`.
 fn column_sums(
     graph: &Graph,
@@ -152,19 +154,19 @@ fn column_sums(
         let Some(Prim::Reduce { reducer: Reducer::Sum, axes }) = node.op.prim() else {
             return false;
         };
-        *axes == leading && id(cast.operands[1]) < id(node.results[0])
+        let is_before = |scale: &Value| id(*scale) < id(node.results[0]);
+        *axes == leading && cast.operands[1..].iter().all(is_before)
     };
     let widens = |node: &Node| {
         matches!(node.op.prim(), Some(Prim::Convert { .. }))
             && graph.ty(node.results[0]).dtype == sum
     };
     let mut sums = Vec::new();
-    for node in readers.nodes(wide).iter().flatten().map(|id| graph.node(*id)) {
+    for node in readers.nodes(wide).iter().map(|id| graph.node(*id)) {
         let result = node.results[0];
         // Sums, each of which widens afterwards, or was widened before.
-        let inner: Option<Vec<&Node>> =
-            readers.nodes(result).iter().map(|id| id.map(|id| graph.node(id))).collect();
-        let inner = inner.unwrap_or_default();
+        let of_result = readers.nodes(result).iter().filter(|_| !readers.is_kept(result));
+        let inner: Vec<&Node> = of_result.map(|id| graph.node(*id)).collect();
         let of: Vec<Value> = if is_sum(node) && graph.ty(result).dtype == sum {
             vec![result]
         } else if (is_sum(node) && inner.iter().all(|node| widens(node)))
@@ -180,30 +182,4 @@ fn column_sums(
         }
     }
     sums
-}
-
-/// The nodes that read each value; `None` stands for outputs and updates.
-struct Readers(HashMap<Value, Vec<Option<NodeId>>>);
-
-impl Readers {
-    fn of(graph: &Graph) -> Self {
-        let mut readers: HashMap<Value, Vec<Option<NodeId>>> = HashMap::new();
-        for (id, node) in (0..).zip(graph.nodes()) {
-            let mut reads = |v: &Value| readers.entry(*v).or_default().push(Some(NodeId(id)));
-            node.operands.iter().for_each(&mut reads);
-        }
-        let updates = graph.states().iter().filter_map(|state| state.update);
-        let kept = graph.outputs().iter().map(|port| port.value).chain(updates);
-        kept.for_each(|v| readers.entry(v).or_default().push(None));
-        Self(readers)
-    }
-
-    fn nodes(&self, value: Value) -> &[Option<NodeId>] {
-        self.0.get(&value).map_or(&[], Vec::as_slice)
-    }
-
-    /// The first results of the nodes that read a value.
-    fn results(&self, graph: &Graph, value: Value) -> impl Iterator<Item = Option<Value>> {
-        self.nodes(value).iter().map(move |id| id.map(|id| graph.node(id).results[0]))
-    }
 }

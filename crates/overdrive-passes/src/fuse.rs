@@ -14,6 +14,7 @@
 mod grouping;
 mod region;
 
+pub(crate) use grouping::MAX_MEMBERS;
 pub use grouping::groups;
 use region::is_loop;
 pub(crate) use region::{cut_one, is_cloned, split_at};

@@ -39,6 +39,7 @@ mod pipeline;
 mod plan;
 mod precision;
 mod quantize;
+mod readers;
 mod rebuild;
 mod recognise;
 mod regather;

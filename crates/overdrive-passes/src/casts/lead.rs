@@ -1,11 +1,8 @@
 //! The elementwise work by which a value is computed, as a region over matrices.
 
-use crate::fuse::is_cloned;
+use crate::fuse::{MAX_MEMBERS, is_cloned};
 use overdrive_ir::{Builder, DType, Expr, Graph, Node, Prim, TensorType, Value};
 use std::collections::HashMap;
-
-/// Nodes of a region, at most.
-const MOST: usize = 64;
 
 /// The tensors of 16 bits that `value` is computed from element by element, and a region that does
 /// so. In it they and the result have the shape of `matrix`, a reshape of `value`. `None` where
@@ -22,7 +19,7 @@ pub(super) fn lead(graph: &Graph, value: Value, matrix: Value) -> Option<(Vec<Va
         let prim = node.op.prim();
         prim.is_some_and(|prim| prim.is_elementwise() && !matches!(prim, Prim::Convert { .. }))
     };
-    (nodes <= MOST && region.nodes().iter().any(computes)).then_some((of, region))
+    (nodes <= MAX_MEMBERS && region.nodes().iter().any(computes)).then_some((of, region))
 }
 
 /// A region that grows from its result.
@@ -43,7 +40,7 @@ impl<'b> Lead<'_, 'b> {
             return Some(*expr);
         }
         let ty = self.graph.ty(value);
-        if ty.sizes() != self.graph.ty(self.value).sizes() || self.nodes > MOST {
+        if ty.sizes() != self.graph.ty(self.value).sizes() || self.nodes > MAX_MEMBERS {
             return None;
         }
         self.nodes += 1;

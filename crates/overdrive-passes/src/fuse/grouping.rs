@@ -14,14 +14,15 @@ use super::{is_step_of_its_own, one_step};
 use crate::lower::{contraction, is_contraction};
 use crate::meeting_order::met_before;
 use crate::pipeline::batch;
+use crate::readers::Readers;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::Note;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, NodeId, Origin, Port, Target, Value};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Bound on a group, so that generated loops stay readable and register pressure sane. An update of
+/// Bound on a group or a region of a cast, so that generated loops stay readable and register pressure sane. An update of
 /// AdamW with moments in codes has more than 50 members.
-const MAX_MEMBERS: usize = 64;
+pub(crate) const MAX_MEMBERS: usize = 64;
 /// Bound on buffers of a group.
 const MAX_BUFFERS: usize = 24;
 /// Most tensors as large as its result that a contraction's epilogue reads. More tensors are a
@@ -37,8 +38,7 @@ struct Grouping<'g> {
     groups: Vec<BTreeSet<u32>>,
     /// The groups that compute a node again.
     copies: HashMap<u32, BTreeSet<usize>>,
-    /// Nodes that read each value; `None` stands for outputs and state updates.
-    readers: HashMap<Value, Vec<Option<u32>>>,
+    readers: Readers,
     /// Values that each collective comes after on all ranks, beside its operands.
     met_before: HashMap<u32, Vec<Value>>,
 }
@@ -49,19 +49,9 @@ pub fn groups(
     target: &dyn Target,
     notes: &mut Vec<Note>,
 ) -> Result<Graph, GraphError> {
-    let mut readers: HashMap<Value, Vec<Option<u32>>> = HashMap::new();
-    for (index, node) in graph.nodes().iter().enumerate() {
-        node.operands.iter().for_each(|&v| readers.entry(v).or_default().push(Some(index as u32)));
-    }
-    let results = graph
-        .outputs()
-        .iter()
-        .map(|o| o.value)
-        .chain(graph.states().iter().filter_map(|s| s.update));
-    results.for_each(|v| readers.entry(v).or_default().push(None));
     let group_of = vec![None; graph.nodes().len()];
     let (groups, copies) = (vec![], HashMap::new());
-    let met_before = met_before(graph);
+    let (readers, met_before) = (Readers::of(graph), met_before(graph));
     let mut grouping = Grouping { graph, group_of, groups, copies, readers, met_before };
     for index in 0..graph.nodes().len() as u32 {
         grouping.place(index, target, notes);
@@ -202,13 +192,15 @@ impl Grouping<'_> {
     /// Shows `see` each node that reads the value, itself or through cloned views, and `None` for
     /// outputs and updates.
     fn each_reader(&self, value: Value, see: &mut dyn FnMut(Option<u32>)) {
-        for &reader in self.readers.get(&value).into_iter().flatten() {
-            match reader.map(|id| (id, self.graph.node(NodeId(id)))) {
-                Some((_, node)) if is_cloned(self.graph, node) => {
-                    node.results.iter().for_each(|&v| self.each_reader(v, see));
-                }
-                other => see(other.map(|(id, _)| id)),
+        for &reader in self.readers.nodes(value) {
+            let node = self.graph.node(reader);
+            match is_cloned(self.graph, node) {
+                true => node.results.iter().for_each(|&v| self.each_reader(v, see)),
+                false => see(Some(reader.0)),
             }
+        }
+        if self.readers.is_kept(value) {
+            see(None);
         }
     }
 

@@ -1,7 +1,10 @@
 //! `Cuts`: which values of a graph are computed in chunks, and along which dimension.
 
+use crate::readers::Readers;
 use crate::shard::relation::{FactorKind, Relation, relation};
-use overdrive_ir::{Channel, Graph, Node, Operation, Prim, Reducer, TensorType, Types, Value};
+use overdrive_ir::{
+    Channel, Graph, Node, NodeId, Operation, Prim, Reducer, TensorType, Types, Value,
+};
 use std::collections::HashMap;
 
 /// Most chunks of a value. More hide little more, and their products are small.
@@ -109,7 +112,7 @@ impl<'g> Cuts<'g> {
         let mut finder = Finder {
             graph,
             least,
-            readers: readers(graph),
+            readers: Readers::of(graph),
             is_fed: fed(graph),
             followed: HashMap::new(),
             cuts: Self::default(),
@@ -152,7 +155,7 @@ impl<'g> Cuts<'g> {
 struct Finder<'g> {
     graph: &'g Graph,
     least: usize,
-    readers: HashMap<Value, Vec<Option<&'g Node>>>,
+    readers: Readers,
     /// Whether each value depends on inputs. Weights do not.
     is_fed: Vec<bool>,
     /// Sums, and values that are cut because of one; whether there was a product in between.
@@ -185,7 +188,7 @@ impl<'g> Finder<'g> {
     /// them, and no layer does.
     fn leads(&self, value: Value, cut: Cut, led: &mut Vec<Rows<'g>>) -> bool {
         let Some(node) = self.graph.producer(value) else { return false };
-        let alone = self.readers.get(&value).is_some_and(|readers| readers.len() == 1);
+        let alone = self.readers.nodes(value).len() == 1 && !self.readers.is_kept(value);
         if !alone || node.results.len() > 1 {
             return false;
         }
@@ -232,17 +235,17 @@ impl<'g> Finder<'g> {
 
     /// Whether something folds a result. It would read all rows, and is better computed beside it.
     fn is_folded(&self, node: &Node) -> bool {
-        let readers = node.results.iter().filter_map(|value| self.readers.get(value)).flatten();
-        let is_fold = |node: &&Node| matches!(node.op.prim(), Some(Prim::Reduce { .. }));
-        readers.flatten().any(is_fold)
+        let mut readers = node.results.iter().flat_map(|value| self.readers.nodes(*value));
+        readers.any(|id| matches!(self.graph.node(*id).op.prim(), Some(Prim::Reduce { .. })))
     }
 
     /// Leaves results whole that lead to no product in chunks, nor out of the graph.
     fn leave(&mut self, node: &Node) {
         let leads = |value: &Value| {
-            let mut readers = self.readers.get(value).into_iter().flatten();
             let is_followed = |value: &Value| self.followed.contains_key(value);
-            readers.any(|reader| reader.is_none_or(|node| node.results.iter().any(is_followed)))
+            let results = |id: &NodeId| &self.graph.node(*id).results;
+            let mut readers = self.readers.nodes(*value).iter();
+            self.readers.is_kept(*value) || readers.any(|id| results(id).iter().any(is_followed))
         };
         let Some(&is_multiplied) = self.followed.get(&node.results[0]) else { return };
         let is_wanted = is_multiplied || sum(node).is_some();
@@ -259,11 +262,11 @@ impl<'g> Finder<'g> {
     fn absorb(&mut self, node: &'g Node) {
         let ([value], Some(prim)) = (&node.results[..], node.op.prim()) else { return };
         let is_point = prim.is_elementwise() || matches!(prim, Prim::Broadcast { .. });
-        if !is_point || self.cuts.cut(*value).is_some() {
+        if !is_point || self.cuts.cut(*value).is_some() || self.readers.is_kept(*value) {
             return;
         }
-        let read = |reader: &Option<&Node>| {
-            let reader = reader.as_ref()?;
+        let read = |reader: &NodeId| {
+            let reader = self.graph.node(*reader);
             let rows = self.cuts.rows(reader)?;
             let places =
                 reader.operands.iter().enumerate().filter(|(_, operand)| *operand == value);
@@ -271,8 +274,7 @@ impl<'g> Finder<'g> {
             let first = cuts.next()??;
             cuts.all(|cut| cut == Some(first)).then_some(first)
         };
-        let readers = self.readers.get(value).into_iter().flatten();
-        let cuts: Option<Vec<Cut>> = readers.map(read).collect();
+        let cuts: Option<Vec<Cut>> = self.readers.nodes(*value).iter().map(read).collect();
         let Some([first, others @ ..]) = cuts.as_deref() else { return };
         if !others.iter().all(|cut| cut == first) {
             return;
@@ -281,18 +283,6 @@ impl<'g> Finder<'g> {
             self.cuts.insert(rows);
         }
     }
-}
-
-/// For each value the nodes that read it; outputs and updates are `None`.
-fn readers(graph: &Graph) -> HashMap<Value, Vec<Option<&Node>>> {
-    let mut readers: HashMap<Value, Vec<Option<&Node>>> = HashMap::new();
-    for node in graph.nodes() {
-        node.operands.iter().for_each(|&v| readers.entry(v).or_default().push(Some(node)));
-    }
-    let updates = graph.states().iter().filter_map(|state| state.update);
-    let outputs = graph.outputs().iter().map(|port| port.value);
-    outputs.chain(updates).for_each(|v| readers.entry(v).or_default().push(None));
-    readers
 }
 
 /// For each value, whether it depends on an input.

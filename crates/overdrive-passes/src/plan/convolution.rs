@@ -74,7 +74,7 @@ impl Planner<'_> {
     /// Whether all readers of a value, some step away at most, want its channels innermost.
     fn is_wanted_last(&self, value: Value, deep: usize) -> bool {
         let ty = self.graph.ty(value);
-        let readers = self.readers.get(&value).map_or(&[][..], Vec::as_slice);
+        let readers = self.readers.nodes(value);
         let internal = !self.results.contains_key(&value) && !readers.is_empty();
         deep > 0
             && internal

@@ -22,7 +22,7 @@ pub(super) fn identity(ty: &TensorType) -> Graph {
 impl Planner<'_> {
     /// Does anything need this value, directly or through views?
     pub(super) fn is_used(&self, value: Value) -> bool {
-        self.results.contains_key(&value) || self.readers.get(&value).is_some_and(|r| !r.is_empty())
+        self.readers.is_kept(value) || !self.readers.nodes(value).is_empty()
     }
 
     /// The view of a value; emits what is needed to have one.
@@ -76,8 +76,7 @@ impl Planner<'_> {
         if let Some(part) = self.joined_part(value) {
             return part;
         }
-        let readers = self.readers.get(&value).cloned().unwrap_or_default();
-        match (readers.as_slice(), self.results.get(&value).map(Vec::as_slice)) {
+        match (self.readers.nodes(value), self.results.get(&value).map(Vec::as_slice)) {
             ([only], None) => {
                 let node = self.graph.node(*only);
                 if let Some(view) = self.through_only_reader(node, &ty) {
@@ -105,7 +104,7 @@ impl Planner<'_> {
     /// is one run of bytes there, as loops and products write it and any step reads it.
     fn joined_part(&mut self, value: Value) -> Option<View> {
         let fuses = matches!(self.plan.mode, Mode::Compile | Mode::Graph);
-        let readers = self.readers.get(&value).filter(|_| fuses)?;
+        let readers = fuses.then(|| self.readers.nodes(value))?;
         let joins =
             |id: &&NodeId| matches!(self.graph.node(**id).op.prim(), Some(Prim::Concat { .. }));
         let mut joining = readers.iter().filter(joins);
@@ -157,8 +156,7 @@ impl Planner<'_> {
         if self.results.contains_key(&value) {
             return None;
         }
-        let readers = self.readers.get(&value).into_iter().flatten().copied();
-        let mut turning = readers.filter(|&id| !self.is_loop(id));
+        let mut turning = self.readers.nodes(value).iter().copied().filter(|&id| !self.is_loop(id));
         let only = turning.next().filter(|_| turning.next().is_none())?;
         matches!(self.graph.node(only).op.prim(), Some(Prim::Transpose { .. })).then_some(only)
     }

@@ -6,6 +6,7 @@ use crate::fuse::is_cloned;
 use crate::legalize::model_scope;
 use crate::lower::lower;
 use crate::meeting_order::meets;
+use crate::readers::Readers;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{
     KernelCall, KernelOp, Layout, Note, Plan, Slot, SlotId, SlotPlace, Step, StepKind, View,
@@ -35,8 +36,7 @@ pub(super) struct Planner<'g> {
     pub(super) plan: Plan,
     /// The place of each value, once it is computed.
     pub(super) located: HashMap<Value, View>,
-    /// Nodes that read each value.
-    pub(super) readers: HashMap<Value, Vec<NodeId>>,
+    pub(super) readers: Readers,
     /// Output number of values that are outputs, and whether anything else (a second output, an
     /// update) is too.
     pub(super) results: HashMap<Value, Vec<Option<usize>>>,
@@ -50,12 +50,6 @@ pub(super) struct Planner<'g> {
 
 impl<'g> Planner<'g> {
     fn new(graph: &'g Graph, mode: Mode, target: &'g dyn Target) -> Self {
-        let mut readers: HashMap<Value, Vec<NodeId>> = HashMap::new();
-        for (index, node) in graph.nodes().iter().enumerate() {
-            node.operands
-                .iter()
-                .for_each(|&v| readers.entry(v).or_default().push(NodeId(index as u32)));
-        }
         let mut results: HashMap<Value, Vec<Option<usize>>> = HashMap::new();
         for (i, port) in graph.outputs().iter().enumerate() {
             results.entry(port.value).or_default().push(Some(i));
@@ -69,7 +63,7 @@ impl<'g> Planner<'g> {
             target,
             plan,
             located: HashMap::new(),
-            readers,
+            readers: Readers::of(graph),
             results,
             prepared: BTreeSet::new(),
             called: BTreeSet::new(),
