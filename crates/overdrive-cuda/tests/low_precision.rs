@@ -323,7 +323,7 @@ fn casts_of_computed_tensors_and_their_sums() {
                 inputs.push(Array::from_f64(DType::F32, &[], vec![0.0078125]));
                 let input = |(i, a): (usize, &Array)| b.input(&format!("x{i}"), a.ty());
                 let args: Vec<Expr<'_>> = inputs.iter().enumerate().map(input).collect();
-                let op = CastTranspose { to: DType::F8E5M2, sums: true };
+                let op = CastTranspose { sums: true, ..CastTranspose::new(DType::F8E5M2) };
                 let results = b.node(op, &args, vec![region]);
                 ["codes", "transposed", "largest", "sums"]
                     .iter()
@@ -333,6 +333,41 @@ fn casts_of_computed_tensors_and_their_sums() {
                 check_backend(&backend, Mode::Compile, &graph, &inputs)
                     .unwrap_or_else(|e| panic!("{dtype} {shape:?} of {operands}: {e}"));
             }
+        }
+    }
+}
+
+/// Each row and each column may have a scale, also one so small or so large that few numbers have a
+/// code but 0 and the largest.
+#[test]
+fn casts_under_scales_of_lines() {
+    let Some(backend) = gpu() else { return };
+    for shape in [[128, 128], [16, 8], [272, 200], [1000, 72], [37, 53], [1, 300], [4096, 768]] {
+        for (dtype, to) in [
+            (DType::BF16, DType::F8E4M3),
+            (DType::F16, DType::F8E5M2),
+            (DType::F32, DType::F8E4M3),
+        ] {
+            let scales = |shape: [usize; 2], step: usize| {
+                let power = |i: usize| match i {
+                    1 => 2f64.powi(-126),
+                    2 => 2f64.powi(127),
+                    _ => 2f64.powi((i * step % 13) as i32 - 12),
+                };
+                let numbers = (0..shape[0] * shape[1]).map(power).collect();
+                Array::from_f64(DType::E8M0, &shape, numbers)
+            };
+            let inputs =
+                [normal(dtype, &shape, 1), scales([shape[0], 1], 5), scales([1, shape[1]], 7)];
+            let b = Builder::new("cast");
+            let input = |(i, a): (usize, &Array)| b.input(&format!("x{i}"), a.ty());
+            let args: Vec<Expr<'_>> = inputs.iter().enumerate().map(input).collect();
+            let [codes, transposed] = args[0].cast_lines([args[1], args[2]], to);
+            b.output("codes", codes);
+            b.output("transposed", transposed);
+            let graph = b.finish().unwrap();
+            check_backend(&backend, Mode::Compile, &graph, &inputs)
+                .unwrap_or_else(|e| panic!("{dtype} {shape:?} to {to}: {e}"));
         }
     }
 }

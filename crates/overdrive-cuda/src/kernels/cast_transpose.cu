@@ -14,8 +14,9 @@
 // X: bf16, f16 or f32, the type of x. EACH_OPERAND(f): f(n, type) of each tensor that x is computed
 // from. COMPUTED: whether x is `value` of them, in f32, before it is rounded to X; else it is the
 // first. CODE: f8e4m3 or f8e5m2. WHOLE: rows of eight, columns of sixteen, all of them aligned and
-// dense. HAS_CODES, HAS_TRANSPOSED, HAS_LARGEST, HAS_SUMS: which results are wanted. RESIDENT:
-// blocks of a multiprocessor. Numbers of 32 bits are read where they are used: copies of half a
+// dense. LINES: whether each row and each column has a scale, a power of two; else one covers all.
+// HAS_CODES, HAS_TRANSPOSED, HAS_LARGEST, HAS_SUMS: which results are wanted. RESIDENT: blocks of a
+// multiprocessor. Numbers of 32 bits are read where they are used: copies of half a
 // sector would take each sector twice.
 
 constexpr int TILE = 128, THREADS = 256, HALVES = 2, ROWS = 4, STAGES = 2;
@@ -31,7 +32,7 @@ struct Counter {
 
 struct Matrices {
     i64 rows, columns;
-    i64 x[2][2], codes[2], transposed[2], sums[2]; // strides
+    i64 x[2][2], codes[2], transposed[2], sums[2], scales[2]; // strides
 };
 
 #define POINTER(n, T) const T *x##n,
@@ -75,6 +76,14 @@ __device__ __forceinline__ u32 codes_of(f32 low, f32 high) {
     return convert<CODE, Overflow::saturate>(low).code |
            convert<CODE, Overflow::saturate>(high).code << 8;
 #endif
+}
+
+// Eight codes.
+__device__ __forceinline__ void codes_of(u32 (&to)[2], const f32 (&numbers)[8]) {
+#pragma unroll
+    for (int four = 0; four < 2; ++four)
+        to[four] = codes_of(numbers[four * 4], numbers[four * 4 + 1]) |
+                   codes_of(numbers[four * 4 + 2], numbers[four * 4 + 3]) << 16;
 }
 
 // Both rounded to X. A conversion of two takes no longer than that of one.
@@ -122,14 +131,15 @@ __device__ __forceinline__ void take(T (&to)[8], const T* from, i64 stride, int 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-    cast_transpose(EACH_OPERAND(POINTER) const SCALE* scale_of, CODE* codes, CODE* transposed,
-                   u32* largest, f32* sums, Counter* counter,
+    cast_transpose(EACH_OPERAND(POINTER) const SCALE* scale_of, const SCALE* scale_of_column,
+                   CODE* codes, CODE* transposed, u32* largest, f32* sums, Counter* counter,
                    const __grid_constant__ Matrices at) {
     __shared__ u32 exchange[PLACES][HAS_TRANSPOSED ? TILE * WORDS : 1];
     __shared__ f32 parts[PLACES][HAS_SUMS ? WARPS : 1][TILE];
     __shared__ u32 most[WARPS];
     after_previous();
-    const f32 scale = convert<f32>(*scale_of), reciprocal = __frcp_rn(scale);
+    const auto number = [](const SCALE* scale) { return convert<f32>(*scale); };
+    const f32 scale = LINES ? 1 : number(scale_of), reciprocal = __frcp_rn(scale);
     // A product with a power of two is the quotient.
     const bool is_power =
         (__float_as_uint(scale) & 0x7fffff) == 0 && 1e-37f < scale && scale < 1e37f;
@@ -162,7 +172,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         const int side = turns % PLACES;
         u32* const met = exchange[side];
         if constexpr (PLACES == 1) __syncthreads();
-        f32 sum[8] = {};
+        f32 sum[8] = {}, by_column[8];
+        if constexpr (LINES && HAS_TRANSPOSED) {
+#pragma unroll
+            for (int c = 0; c < 8; ++c) {
+                const SCALE* const own = scale_of_column + (column + c) * at.scales[1];
+                by_column[c] = c < columns ? __frcp_rn(number(own)) : 1;
+            }
+        }
 #pragma unroll
         for (int half = 0; half < HALVES; ++half) {
             if constexpr (AHEAD) {
@@ -171,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                 asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
             }
             const i64 row = row0 + half * HALF + down * ROWS;
-            u32 words[ROWS][2];
+            u32 words[ROWS][2]; // of columns
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 const int count = row + r < at.rows ? columns : 0;
@@ -199,29 +216,40 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                         mine = max(mine, __float_as_uint(numbers[c]) & 0x7fffffffu);
                     if constexpr (HAS_SUMS) sum[c] += numbers[c];
                 }
-                if (is_power) {
+                u32 line[2]; // of the row
+                if constexpr (LINES) {
+                    const SCALE* const own = scale_of + (row + r) * at.scales[0];
+                    const f32 by_row = HAS_CODES && count > 0 ? __frcp_rn(number(own)) : 1;
+                    f32 turned[8];
 #pragma unroll
-                    for (int c = 0; c < 8; ++c) numbers[c] *= reciprocal;
+                    for (int c = 0; c < 8; ++c) {
+                        if constexpr (HAS_TRANSPOSED) turned[c] = numbers[c] * by_column[c];
+                        numbers[c] *= by_row;
+                    }
+                    if constexpr (HAS_TRANSPOSED) codes_of(words[r], turned);
+                    codes_of(line, numbers);
                 } else {
+                    if (is_power) {
 #pragma unroll
-                    for (int c = 0; c < 8; ++c)
-                        numbers[c] = quotient(numbers[c], scale, reciprocal);
+                        for (int c = 0; c < 8; ++c) numbers[c] *= reciprocal;
+                    } else {
+#pragma unroll
+                        for (int c = 0; c < 8; ++c)
+                            numbers[c] = quotient(numbers[c], scale, reciprocal);
+                    }
+                    codes_of(line, numbers);
+                    words[r][0] = line[0], words[r][1] = line[1];
                 }
-#pragma unroll
-                for (int four = 0; four < 2; ++four)
-                    words[r][four] =
-                        codes_of(numbers[four * 4], numbers[four * 4 + 1]) |
-                        codes_of(numbers[four * 4 + 2], numbers[four * 4 + 3]) << 16;
                 if constexpr (HAS_CODES) {
                     CODE* const to = codes + (row + r) * at.codes[0] + column * at.codes[1];
                     if constexpr (WHOLE) {
                         if (count > 0)
-                            *reinterpret_cast<u64*>(to) = words[r][0] | (u64)words[r][1] << 32;
+                            *reinterpret_cast<u64*>(to) = line[0] | (u64)line[1] << 32;
                     } else {
 #pragma unroll
                         for (int c = 0; c < 8; ++c)
                             if (c < count)
-                                to[c * at.codes[1]] = CODE{(u8)(words[r][c / 4] >> c % 4 * 8)};
+                                to[c * at.codes[1]] = CODE{(u8)(line[c / 4] >> c % 4 * 8)};
                     }
                 }
             }

@@ -32,8 +32,13 @@ const BROUGHT: usize = 2 * 4 * 16;
 const COUNTER_BYTES: usize = 8;
 
 /// Why the op over operands of these types has no kernel; `None` where it has, and of other ops.
-fn declines(_: &Operation, types: &[TensorType]) -> Option<Decline> {
-    let (_, of) = types.split_last()?;
+fn declines(op: &Operation, types: &[TensorType]) -> Option<Decline> {
+    let op = op.composite::<CastTranspose>()?;
+    let (of, scales) = types.split_at(types.len().checked_sub(op.scales())?);
+    if let Some(scale) = scales.iter().find(|ty| op.lines && ty.dtype != DType::E8M0) {
+        let reason = format!("its kernel takes scales of lines in e8m0, not {scale}");
+        return Some(Decline::Because(reason));
+    }
     let is_known = |ty: &TensorType| matches!(ty.dtype, DType::BF16 | DType::F16 | DType::F32);
     let x = of.iter().find(|ty| !is_known(ty) || ty.elements() == 0)?;
     Some(Decline::Because(format!("its kernel takes no {x}: codes are made and transposed apart")))
@@ -68,13 +73,16 @@ struct Matrices {
     codes: [i64; 2],
     transposed: [i64; 2],
     sums: [i64; 2],
+    scales: [i64; 2],
 }
 
 #[derive(Debug)]
 struct CompiledCastTranspose {
     entry: Entry,
-    /// The tensors that x is computed from, and the scale.
-    operands: Vec<ViewStart>,
+    /// The tensors that x is computed from.
+    of: Vec<ViewStart>,
+    /// The scale, or those of rows and of columns.
+    scales: [Option<ViewStart>; 2],
     /// Codes, transposed codes, largest magnitude, sums.
     results: [Option<ViewStart>; 4],
     /// Counter by which blocks combine the largest magnitude, if that is a result. Each launch
@@ -93,6 +101,7 @@ struct Special<'a> {
     code: DType,
     region: Option<&'a Graph>,
     is_whole: bool,
+    has_lines: bool,
     wanted: [bool; 4],
 }
 
@@ -162,6 +171,7 @@ impl Special<'_> {
             ("EACH_OPERAND(f)", each),
             ("COMPUTED", u8::from(self.region.is_some()).to_string()),
             ("WHOLE", self.is_whole.to_string()),
+            ("LINES", self.has_lines.to_string()),
             ("HAS_CODES", codes),
             ("HAS_TRANSPOSED", transposed),
             ("HAS_LARGEST", largest),
@@ -195,7 +205,13 @@ fn sources() -> Vec<KernelSource> {
         code,
         region: None,
         is_whole,
+        has_lines: false,
         wanted,
+    };
+    let of_lines = |is_whole| Special {
+        scale: DType::E8M0,
+        has_lines: true,
+        ..plain([bf16, e4m3], is_whole, [true, true, false, false])
     };
     let of_two = |is_whole| Special {
         of: vec![bf16; 2],
@@ -209,14 +225,17 @@ fn sources() -> Vec<KernelSource> {
         plain([f32, e4m3], true, [false, true, true, false]),
         of_two(true),
         of_two(false),
+        of_lines(true),
+        of_lines(false),
     ];
     all.map(|special| special.source().expect("the region is elementwise")).into()
 }
 
-/// The views of what x is computed from, and of the scale.
-fn operands(call: &KernelCall) -> (&[View], &View) {
-    let (scale, of) = call.operands.split_last().expect("the scale is last");
-    (of, scale)
+/// The op, the views of what x is computed from, and those of the scales.
+fn parts<'a>(call: &'a KernelCall, op: &OpRef) -> (CastTranspose, [&'a [View]; 2]) {
+    let op = *op.downcast::<CastTranspose>().expect("the table is by name");
+    let (of, scales) = call.operands.split_at(call.operands.len() - op.scales());
+    (op, [of, scales])
 }
 
 fn results(call: &KernelCall) -> [Option<&View>; 4] {
@@ -224,8 +243,7 @@ fn results(call: &KernelCall) -> [Option<&View>; 4] {
 }
 
 fn special<'a>(call: &KernelCall, op: &OpRef, regions: &'a [Graph]) -> Special<'a> {
-    let op = op.downcast::<CastTranspose>().expect("the table is by name");
-    let ((of, scale), results) = (operands(call), results(call));
+    let ((op, [of, scales]), results) = (parts(call, op), results(call));
     let lies = |view: &View, multiple: i64| {
         ViewStart::new(view).is_aligned(16)
             && view.strides[1] == 1
@@ -243,10 +261,11 @@ fn special<'a>(call: &KernelCall, op: &OpRef, regions: &'a [Graph]) -> Special<'
     Special {
         x,
         of: of.iter().map(|view| view.ty.dtype).collect(),
-        scale: scale.ty.dtype,
+        scale: scales[0].ty.dtype,
         code: op.to,
         region,
         is_whole,
+        has_lines: op.lines,
         wanted: results.map(|result| result.is_some()),
     }
 }
@@ -254,7 +273,7 @@ fn special<'a>(call: &KernelCall, op: &OpRef, regions: &'a [Graph]) -> Special<'
 /// Compiles the step.
 fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) -> Launched {
     let special = special(call, op, regions);
-    let ((of, scale), results) = (operands(call), results(call));
+    let ((_, [of, scales]), results) = (parts(call, op), results(call));
     let strides =
         |view: Option<&View>| view.map_or([0, 1], |view| [view.strides[0], view.strides[1]]);
     let sizes = of[0].ty.sizes();
@@ -264,6 +283,10 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         codes: strides(results[0]),
         transposed: strides(results[1]),
         sums: strides(results[3]),
+        scales: match scales {
+            [rows, columns] => [rows.strides[0], columns.strides[1]],
+            _ => [0, 0],
+        },
     };
     let tiles = sizes[0].div_ceil(TILE) * sizes[1].div_ceil(TILE);
     let resident = site.device.properties().multiprocessors * special.resident();
@@ -277,7 +300,8 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
     let source = special.source().map_err(Refusal::Unsupported)?;
     Ok(Box::new(CompiledCastTranspose {
         entry: Entry::new(site.device, (&source, "cast_transpose"), config)?,
-        operands: of.iter().chain([scale]).map(ViewStart::new).collect(),
+        of: of.iter().map(ViewStart::new).collect(),
+        scales: std::array::from_fn(|i| scales.get(i).map(ViewStart::new)),
         results: results.map(|view| view.map(ViewStart::new)),
         counter,
         at,
@@ -286,10 +310,11 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
 
 impl Launch for CompiledCastTranspose {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        let operands = self.operands.iter().map(|place| place.of(addresses));
-        let results = self.results.map(|place| place.map_or(0, |place| place.of(addresses)));
+        let of = self.of.iter().map(|place| place.of(addresses));
+        let others = self.scales.iter().chain(&self.results);
+        let others = others.map(|place| place.map_or(0, |place| place.of(addresses)));
         let counter = self.counter.as_ref().map_or(0, DeviceBytes::address);
-        let mut places: Vec<u64> = operands.chain(results).chain([counter]).collect();
+        let mut places: Vec<u64> = of.chain(others).chain([counter]).collect();
         let mut at = self.at;
         let mut parameters: Vec<*mut c_void> =
             places.iter_mut().map(|place| (&raw mut *place).cast()).collect();

@@ -142,16 +142,9 @@ impl Float8Linear {
     }
 
     fn expand_blocks<'b>(self, [x, w]: [Expr<'b>; 2], blocks: [ScaleBlock; 2]) -> Vec<Expr<'b>> {
-        let rows = matrix(x);
-        let [turned_x, scale_x] = blocks[0].code(rows.t(), self.forward);
-        let [codes_w, scale_w] = blocks[1].code(w, self.forward);
-        let w_of_y = if self.granularity == Float8Granularity::Block {
-            // A square covers the same elements of w turned.
-            [codes_w.t(), scale_w.t()]
-        } else {
-            blocks[1].code(w.t(), self.forward)
-        };
-        let y = self.product([blocks[0].code(rows, self.forward), w_of_y], blocks, x.dtype());
+        let [codes_x, [turned_x, scale_x]] = blocks[0].code_both(matrix(x), self.forward);
+        let [[codes_w, scale_w], turned_w] = blocks[1].code_both(w, self.forward);
+        let y = self.product([codes_x, turned_w], blocks, x.dtype());
         let mut sizes = x.sizes();
         *sizes.last_mut().expect("x has a last dimension") = w.size(1);
         vec![y.reshape(sizes), turned_x.reshape(turned(&x.sizes())), codes_w, scale_x, scale_w]
@@ -165,11 +158,10 @@ impl Float8Linear {
         blocks: [ScaleBlock; 2],
     ) -> Vec<Option<Expr<'b>>> {
         let (of_x, rows) = (blocks[0], matrix(dy));
-        let code = |dy: Expr<'b>| of_x.code(dy, self.gradient);
-        let dx = self.product([code(rows), [codes_w, scale_w]], blocks, x.dtype());
+        let [codes, turned] = of_x.code_both(rows, self.gradient);
+        let dx = self.product([codes, [codes_w, scale_w]], blocks, x.dtype());
         let turned_x = turned_x.reshape([w.size(0), rows.size(0)]);
-        let dw = [[turned_x, scale_x], code(rows.t())];
-        let dw = self.product(dw, [of_x; 2], w.dtype());
+        let dw = self.product([[turned_x, scale_x], turned], [of_x; 2], w.dtype());
         vec![Some(dx.reshape(x.shape())), Some(dw)]
     }
 

@@ -82,8 +82,27 @@ impl ScaleBlock {
         a.pad(missing.iter().map(pad).collect(), 0.0)
     }
 
+    /// The codes of a matrix and their scales, and those of the matrix turned.
+    pub(super) fn code_both<'b>(self, a: Expr<'b>, to: DType) -> [[Expr<'b>; 2]; 2] {
+        match self.0 {
+            // One op makes both.
+            [Some(1), None] => {
+                let scales = [[Some(1), None], [None, Some(1)]]
+                    .map(|block| a.block_scale(&block, to, SCALE));
+                let [codes, turned] = a.cast_lines(scales, to);
+                [[codes, scales[0]], [turned, scales[1].t()]]
+            }
+            // A square covers the same elements of the matrix turned.
+            [rows, columns] if rows == columns => {
+                let code = self.code(a, to);
+                [code, code.map(Expr::t)]
+            }
+            _ => [self.code(a, to), self.code(a.t(), to)],
+        }
+    }
+
     /// The codes of a matrix and their scales.
-    pub(super) fn code<'b>(self, a: Expr<'b>, to: DType) -> [Expr<'b>; 2] {
+    fn code<'b>(self, a: Expr<'b>, to: DType) -> [Expr<'b>; 2] {
         let (sizes, filled) = (a.sizes(), self.filled(a));
         let scale = filled.block_scale(&self.within(&sizes), to, SCALE);
         [cut(filled.quantize(scale, None, to), &sizes), scale]
