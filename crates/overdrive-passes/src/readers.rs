@@ -2,7 +2,7 @@
 
 use overdrive_ir::{Graph, NodeId, Value};
 
-/// What reads each value.
+/// The nodes that read each value, and which are kept.
 pub(crate) struct Readers {
     nodes: Vec<Vec<NodeId>>,
     is_kept: Vec<bool>,

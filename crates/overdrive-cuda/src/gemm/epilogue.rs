@@ -14,11 +14,10 @@
 //! Invariant: neighbours are read and written at once only where every row starts at an address
 //! that allows it.
 
-use super::gelu;
 use super::problem::{SLOT_ALIGNMENT, alignment, split};
 use crate::compiler::KernelSource;
-use crate::loops::Following;
-use crate::loops::print::{Spelling, statement};
+use crate::loops::print::Spelling;
+use crate::loops::{Following, gelu};
 use overdrive_ir::DType;
 use overdrive_ir::plan::{Access, GemmCall, Instr, MatrixView, Program, Register, SlotId};
 use std::fmt::Write as _;
@@ -63,7 +62,7 @@ pub(super) fn print_for(
     };
     let Loads { places, reads, ahead } = loads(program, &mut number);
     let Stores { assigns, others, writes, last } = stores(program, results, &mut number);
-    let statements = statements(program, call.batch.len());
+    let statements = gelu::statements(program, &InKernel { batch: call.batch.len() });
     let follow = following.map(|following| following.print(&mut number)).unwrap_or_default();
     let out = program.dtype(program.stores.first().expect("an epilogue stores").value);
     let batch = batch_indices(&call.batch);
@@ -178,20 +177,6 @@ fn stores(program: &Program, results: usize, number: &mut impl FnMut(SlotId) -> 
         }
     }
     stores
-}
-
-/// The C++ of a program's values at one lane, with `batch` batch dimensions.
-fn statements(program: &Program, batch: usize) -> String {
-    let (spelling, gelus) = (InKernel { batch }, gelu::found(program));
-    let mut statements = String::new();
-    for register in (0..program.instrs.len() as u32).map(Register) {
-        let line = match gelus.get(&register) {
-            Some(call) => call.clone(),
-            None => statement(program, register, &spelling),
-        };
-        let _ = writeln!(statements, "        {line}");
-    }
-    statements
 }
 
 /// The defines that tell a kernel the extents and types of a product that it sums in `sums`.

@@ -27,7 +27,6 @@ mod candidate;
 mod compile;
 mod epilogue;
 mod following;
-mod gelu;
 mod hopper;
 mod led;
 mod narrow;

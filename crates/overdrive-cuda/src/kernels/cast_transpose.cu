@@ -14,10 +14,10 @@
 // X: bf16, f16 or f32, the type of x. EACH_OPERAND(f): f(n, type) of each tensor that x is computed
 // from. COMPUTED: whether x is `value` of them, in f32, before it is rounded to X; else it is the
 // first. CODE: f8e4m3 or f8e5m2. WHOLE: rows of eight, columns of sixteen, all of them aligned and
-// dense. LINES: whether each row and each column has a scale, a power of two; else one covers all.
-// HAS_CODES, HAS_TRANSPOSED, HAS_LARGEST, HAS_SUMS: which results are wanted. RESIDENT: blocks of a
-// multiprocessor. Numbers of 32 bits are read where they are used: copies of half a
-// sector would take each sector twice.
+// dense. FULL: no tile reaches outside. LINES: whether each row and each column has a scale, a
+// power of two; else one covers all. HAS_CODES, HAS_TRANSPOSED, HAS_LARGEST, HAS_SUMS: which
+// results are wanted. RESIDENT: blocks of a multiprocessor. Numbers of 32 bits are read where they
+// are used: copies of half a sector would take each sector twice.
 
 constexpr int TILE = 128, THREADS = 256, HALVES = 2, ROWS = 4, STAGES = 2;
 constexpr int ACROSS = TILE / 8, DOWN = THREADS / ACROSS; // threads along rows, and down
@@ -86,14 +86,36 @@ __device__ __forceinline__ void codes_of(u32 (&to)[2], const f32 (&numbers)[8]) 
                    codes_of(numbers[four * 4 + 2], numbers[four * 4 + 3]) << 16;
 }
 
+// The largest magnitude of what a thread has seen. Numbers of 16 bits are compared in pairs.
+struct Largest {
+    u32 bits = 0;
+
+    __device__ __forceinline__ void see_pair(u32 pair) {
+        bits = __vmaxu2(bits, pair & 0x7fff7fffu);
+    }
+    __device__ __forceinline__ void see(X x) {
+        if constexpr (sizeof(X) == 2) see_pair(bitcast<u16>(x));
+        else bits = max(bits, __float_as_uint(convert<f32>(x)) & 0x7fffffffu);
+    }
+    // As bits of f32.
+    __device__ __forceinline__ u32 wide() const {
+        if constexpr (sizeof(X) == 2)
+            return __float_as_uint(convert<f32>(bitcast<X>((u16)max(bits >> 16, bits & 0xffffu))));
+        else return bits;
+    }
+};
+
 // Both rounded to X. A conversion of two takes no longer than that of one.
-__device__ __forceinline__ void round_two(f32& low, f32& high) {
+__device__ __forceinline__ void round_two(f32& low, f32& high, Largest& largest) {
     if constexpr (same<X, bf16>) {
         u32 pair;
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
         low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000u);
+        if constexpr (HAS_LARGEST) largest.see_pair(pair);
     } else {
-        low = convert<f32>(convert<X>(low)), high = convert<f32>(convert<X>(high));
+        const X rounded[2] = {convert<X>(low), convert<X>(high)};
+        low = convert<f32>(rounded[0]), high = convert<f32>(rounded[1]);
+        if constexpr (HAS_LARGEST) largest.see(rounded[0]), largest.see(rounded[1]);
     }
 }
 
@@ -147,17 +169,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const int across = threadIdx.x % ACROSS * 8, down = threadIdx.x / ACROSS;
     const u32 wide = (u32)((at.columns + TILE - 1) / TILE);
     const u32 tiles = wide * (u32)((at.rows + TILE - 1) / TILE);
-    u32 mine = 0;
+    Largest seen;
     int stage = 0;
     // Asks for a half of a tile, if there is such a tile.
     const auto bring = [&](u32 tile, int half, int stage) {
         const i64 row = (i64)(tile / wide) * TILE + half * HALF + down * ROWS;
         const i64 column = (i64)(tile % wide) * TILE + across;
-        if (tile < tiles && row < at.rows && column < at.columns) {
+        if (tile < tiles && (FULL || (row < at.rows && column < at.columns))) {
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 int piece = 0;
-#define ASK(n, T) ask(x##n + (row + r) * at.x[n][0] + column, stage, r, piece);
+#define ASK(n, T) ask(x##n + row * at.x[n][0] + column + r * at.x[n][0], stage, r, piece);
                 EACH_OPERAND(ASK)
             }
         }
@@ -168,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x, ++turns) {
         const i64 row0 = (i64)(tile / wide) * TILE, column0 = (i64)(tile % wide) * TILE;
         const i64 column = column0 + across;
-        const int columns = (int)max(0ll, min(at.columns - column, 8ll));
+        const int columns = FULL ? 8 : (int)max(0ll, min(at.columns - column, 8ll));
         const int side = turns % PLACES;
         u32* const met = exchange[side];
         if constexpr (PLACES == 1) __syncthreads();
@@ -191,31 +213,39 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             u32 words[ROWS][2]; // of columns
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-                const int count = row + r < at.rows ? columns : 0;
+                const int count = FULL || row + r < at.rows ? columns : 0;
                 f32 numbers[8];
                 int piece = 0;
 #define TAKE(n, T)                                                                               \
     T v##n[8] = {};                                                                              \
-    take(v##n, x##n + (row + r) * at.x[n][0] + column * at.x[n][1], at.x[n][1], count, stage, r, \
-         piece);
+    take(v##n, x##n + row * at.x[n][0] + column * at.x[n][1] + r * at.x[n][0], at.x[n][1],       \
+         count, stage, r, piece);
                 EACH_OPERAND(TAKE)
 #if COMPUTED
 #define ELEMENT(n, T) , v##n[c]
 #pragma unroll
-                for (int c = 0; c < 8; ++c) numbers[c] = value(0 EACH_OPERAND(ELEMENT));
+                for (int c = 0; c < 8; ++c)
+                    numbers[c] = c < count ? value(0 EACH_OPERAND(ELEMENT)) : 0;
 #pragma unroll
-                for (int c = 0; c < 8; c += 2) round_two(numbers[c], numbers[c + 1]);
+                for (int c = 0; c < 8; c += 2) round_two(numbers[c], numbers[c + 1], seen);
 #else
+                // Numbers outside were not brought.
+                if (AHEAD && count == 0) memset(v0, 0, sizeof v0);
+                if constexpr (HAS_LARGEST && sizeof(X) == 2) {
+                    u32 pairs[4];
+                    memcpy(pairs, v0, 16);
 #pragma unroll
-                for (int c = 0; c < 8; ++c) numbers[c] = convert<f32>(v0[c]);
-#endif
+                    for (int two = 0; two < 4; ++two) seen.see_pair(pairs[two]);
+                }
 #pragma unroll
                 for (int c = 0; c < 8; ++c) {
-                    if (WHOLE ? count == 0 : c >= count) numbers[c] = 0;
-                    if constexpr (HAS_LARGEST)
-                        mine = max(mine, __float_as_uint(numbers[c]) & 0x7fffffffu);
-                    if constexpr (HAS_SUMS) sum[c] += numbers[c];
+                    numbers[c] = convert<f32>(v0[c]);
+                    if constexpr (HAS_LARGEST && sizeof(X) != 2) seen.see(v0[c]);
                 }
+#endif
+                if constexpr (HAS_SUMS)
+#pragma unroll
+                    for (int c = 0; c < 8; ++c) sum[c] += numbers[c];
                 u32 line[2]; // of the row
                 if constexpr (LINES) {
                     const SCALE* const own = scale_of + (row + r) * at.scales[0];
@@ -241,7 +271,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                     words[r][0] = line[0], words[r][1] = line[1];
                 }
                 if constexpr (HAS_CODES) {
-                    CODE* const to = codes + (row + r) * at.codes[0] + column * at.codes[1];
+                    CODE* const to =
+                        codes + row * at.codes[0] + column * at.codes[1] + r * at.codes[0];
                     if constexpr (WHOLE) {
                         if (count > 0)
                             *reinterpret_cast<u64*>(to) = line[0] | (u64)line[1] << 32;
@@ -284,7 +315,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         }
         if constexpr (HAS_TRANSPOSED || HAS_SUMS) __syncthreads();
         if constexpr (HAS_SUMS) {
-            if (threadIdx.x < TILE && column0 + threadIdx.x < at.columns) {
+            if (threadIdx.x < TILE && (FULL || column0 + threadIdx.x < at.columns)) {
                 f32 all = parts[side][0][threadIdx.x];
 #pragma unroll
                 for (int w = 1; w < WARPS; ++w) all += parts[side][w][threadIdx.x];
@@ -296,7 +327,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             for (int i = threadIdx.x; i < TILE * TILE / 16; i += THREADS) {
                 const int n = i / (TILE / 16), piece = i % (TILE / 16);
                 const i64 column = column0 + n, row = row0 + piece * 16;
-                if (column >= at.columns || row >= at.rows) continue;
+                if (!FULL && (column >= at.columns || row >= at.rows)) continue;
                 Vector<u32, 4> line;
 #pragma unroll
                 for (int j = 0; j < 4; ++j)
@@ -314,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         }
     }
     if constexpr (HAS_LARGEST) {
-        mine = __reduce_max_sync(~0u, mine);
+        u32 mine = __reduce_max_sync(~0u, seen.wide());
         if (lane == 0) most[warp] = mine;
         __syncthreads();
         if (threadIdx.x == 0) {

@@ -7,7 +7,8 @@ use crate::Error;
 use crate::compiler::KernelSource;
 use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Refusal, Site};
-use crate::loops::print::{Spelling, body};
+use crate::loops::print::Spelling;
+use crate::loops::{gelu, loose};
 use crate::memory::DeviceBytes;
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::CastTranspose;
@@ -101,13 +102,15 @@ struct Special<'a> {
     code: DType,
     region: Option<&'a Graph>,
     is_whole: bool,
+    is_full: bool,
     has_lines: bool,
     wanted: [bool; 4],
 }
 
 /// How the program of an element is spelled: operand n is `an`.
 struct Element {
-    is_loose: bool,
+    /// For each register, whether a faster function will do.
+    loose: Vec<bool>,
 }
 
 impl Spelling for Element {
@@ -123,8 +126,8 @@ impl Spelling for Element {
         unreachable!("x is computed from elements alone")
     }
 
-    fn is_loose(&self, _: Register) -> bool {
-        self.is_loose
+    fn is_loose(&self, register: Register) -> bool {
+        self.loose[register.0 as usize]
     }
 }
 
@@ -136,10 +139,11 @@ fn value((program, result): &(Program, Register), of: &[DType]) -> String {
     };
     let parameters: String =
         (0..).zip(of).map(|(n, ty): (u32, _)| format!(", {ty} a{n}")).collect();
-    let statements = body(program, &Element { is_loose: true });
+    let statements = gelu::statements(program, &Element { loose: loose(program) });
     format!(
-        "__device__ __forceinline__ f32 value(int{parameters}) {{\n{statements}\
+        "{}__device__ __forceinline__ f32 value(int{parameters}) {{\n{statements}\
          return convert<f32>(t{});\n}}\n",
+        gelu::TEXT,
         unrounded.0
     )
 }
@@ -171,6 +175,7 @@ impl Special<'_> {
             ("EACH_OPERAND(f)", each),
             ("COMPUTED", u8::from(self.region.is_some()).to_string()),
             ("WHOLE", self.is_whole.to_string()),
+            ("FULL", self.is_full.to_string()),
             ("LINES", self.has_lines.to_string()),
             ("HAS_CODES", codes),
             ("HAS_TRANSPOSED", transposed),
@@ -205,6 +210,7 @@ fn sources() -> Vec<KernelSource> {
         code,
         region: None,
         is_whole,
+        is_full: is_whole,
         has_lines: false,
         wanted,
     };
@@ -221,6 +227,7 @@ fn sources() -> Vec<KernelSource> {
     let all = [
         plain([bf16, e4m3], true, [true, true, true, false]),
         plain([bf16, e5m2], true, [true; 4]),
+        Special { is_full: false, ..plain([bf16, e4m3], true, [true, true, true, false]) },
         plain([f32, e5m2], false, [true; 4]),
         plain([f32, e4m3], true, [false, true, true, false]),
         of_two(true),
@@ -265,6 +272,7 @@ fn special<'a>(call: &KernelCall, op: &OpRef, regions: &'a [Graph]) -> Special<'
         code: op.to,
         region,
         is_whole,
+        is_full: is_whole && sizes.iter().all(|size| size.is_multiple_of(TILE)),
         has_lines: op.lines,
         wanted: results.map(|result| result.is_some()),
     }

@@ -5,8 +5,9 @@
 //! which values are computed once a kernel, once a row and for every element. `map`, `row_printer`
 //! and `columns` print the three shapes of kernel. `together` prints several maps as one, `small`
 //! those that need not be alike. `following` is the epilogue of a product over its own rows, `lead`
-//! the prologue. Invariants: the printed text is a function of program and machine alone. Sums are
-//! combined in a fixed order, so that equal inputs give equal bits.
+//! the prologue. `gelu` has shorter forms of GELUs. Invariants: the printed text is a function of
+//! program and machine alone. Sums are combined in a fixed order, so that equal inputs give equal
+//! bits.
 
 mod accuracy;
 mod ahead;
@@ -17,6 +18,7 @@ mod coordinates;
 mod cpp;
 mod folds;
 mod following;
+pub(crate) mod gelu;
 mod kernel;
 mod lead;
 mod level;

@@ -21,7 +21,7 @@
 use super::quantize::code;
 use crate::eval::eval_region;
 use crate::{
-    Array, Builder, DType, Expr, Fill, Graph, Mismatch, Op, Pad, Reducer, Sample, Shape,
+    Array, Builder, DType, Dim, Expr, Fill, Graph, Mismatch, Op, Pad, Reducer, Sample, Shape,
     TensorType, Types, Unary,
 };
 use serde::{Deserialize, Serialize};
@@ -101,7 +101,7 @@ impl Op for CastTranspose {
             _ => return Err(Mismatch::new("x and its scales, and at most one region", found())),
         };
         types.same_float(std::slice::from_ref(x))?;
-        let one = || crate::Dim::Size(1);
+        let one = || Dim::Size(1);
         let shapes = match &x.shape.0[..] {
             [m, n] if self.lines => vec![vec![m.clone(), one()], vec![one(), n.clone()]],
             [_, _] => vec![vec![]],
@@ -110,7 +110,8 @@ impl Op for CastTranspose {
         if !scales.iter().map(|scale| &scale.shape.0).eq(&shapes)
             || !scales.iter().all(|scale| scale.dtype.is_float())
         {
-            let found: Vec<String> = [x].into_iter().chain(scales).map(ToString::to_string).collect();
+            let found = [x].into_iter().chain(scales).map(ToString::to_string);
+            let found: Vec<String> = found.collect();
             let (expected, remedy) = match self.lines {
                 true => ("x of [M, N] and scales of [M, 1] and [1, N]", "reshape x to a matrix"),
                 false => (

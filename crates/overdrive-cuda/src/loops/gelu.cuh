@@ -1,11 +1,5 @@
 // GELU for results of at most 16 bits.
 
-__device__ __forceinline__ f32 exp2_fast(f32 x) {
-    f32 y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // x Phi(x) for results with this many binary digits. The tail Phi(-t) is two to the power of a
 // polynomial in t, so that no digits cancel. The polynomials are minimax fits of
 // log2(erfc(t / sqrt 2) / 2) on [0, 6]. Their relative errors are 4.2e-4 (a tenth of an ulp of
@@ -28,7 +22,7 @@ __device__ __forceinline__ f32 gelu_erf(f32 x) {
         p = fmaf(p, t, -0.4585415720939636f);
         p = fmaf(p, t, -1.151214361190796f);
     }
-    const f32 tail = exp2_fast(fmaf(p, t, -1.0f));
+    const f32 tail = fast_exp2(fmaf(p, t, -1.0f));
     return x * (x < 0.0f ? tail : 1.0f - tail);
 }
 
@@ -37,7 +31,7 @@ __device__ __forceinline__ f32 gelu_erf(f32 x) {
 template <int Digits>
 __device__ __forceinline__ f32 gelu_tanh(f32 x) {
     const f32 power = x * fmaf(x * x, -0.1029432395800235f, -2.302208198144325f);
-    return __fdividef(x, 1.0f + exp2_fast(power));
+    return __fdividef(x, 1.0f + fast_exp2(power));
 }
 
 // The derivative of that: s + x u' 2 s (1 - s), with the logistic function s of 2 u. Here 1 - s is
@@ -47,7 +41,7 @@ template <int Digits>
 __device__ __forceinline__ f32 gelu_tanh_slope(f32 x) {
     const f32 square = x * x;
     const f32 power = x * fmaf(square, -0.1029432395800235f, -2.302208198144325f);
-    const f32 e = exp2_fast(fminf(power, 64.0f)), s = __fdividef(1.0f, 1.0f + e);
+    const f32 e = fast_exp2(fminf(power, 64.0f)), s = __fdividef(1.0f, 1.0f + e);
     const f32 steep = x * fmaf(square, 0.2140644488f, 1.5957691216f);
     return fmaf(steep * s, e * s, s);
 }

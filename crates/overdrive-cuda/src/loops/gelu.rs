@@ -1,23 +1,35 @@
-//! GELU and its slope in epilogues whose results have at most 16 bits. One function replaces an
+//! GELU and its slope in programs whose results have at most 16 bits. One function replaces an
 //! error function, a tanh or two logistic functions, and the operations around them.
 //!
 //! CUDA's `erff` is right to an ulp of f32 and takes some forty instructions a sum. A product of
 //! moderate depth cannot hide them. `gelu.cuh` describes the replacement. Its error is a fraction
 //! of the rounding when results are stored.
 
+use super::print::{Spelling, statement};
 use overdrive_ir::plan::{Instr, Program, Register};
 use overdrive_ir::{Binary, DType, Unary};
 use std::collections::BTreeMap;
 
 /// The functions.
-pub(super) const TEXT: &str = include_str!("kernels/gelu.cuh");
+pub(crate) const TEXT: &str = include_str!("gelu.cuh");
 
 const CUBIC: f64 = 0.044715;
 const SLOPE: f64 = 0.797_884_560_802_865_4;
 
+/// The C++ of every instruction of a program without reductions, in order, one statement a line.
+/// Statements of `TEXT` take the place of registers that hold GELUs.
+pub(crate) fn statements(program: &Program, spelling: &dyn Spelling) -> String {
+    let gelus = found(program);
+    let statement = |register: Register| match gelus.get(&register) {
+        Some(call) => format!("        {call}\n"),
+        None => format!("        {}\n", statement(program, register, spelling)),
+    };
+    (0..program.instrs.len() as u32).map(Register).map(statement).collect()
+}
+
 /// The statements that take the place of registers which hold GELUs; none where a result has more
 /// than 16 bits.
-pub(super) fn found(program: &Program) -> BTreeMap<Register, String> {
+fn found(program: &Program) -> BTreeMap<Register, String> {
     if program.stores.iter().any(|store| program.dtype(store.value).bits() > 16) {
         return BTreeMap::new();
     }
