@@ -121,6 +121,19 @@ impl Case {
                 let scaled = x.binary(Binary::Mul, scale.broadcast_in(&shape, &[sum.rank() - 2]));
                 scaled.convert(DType::BF16)
             }
+            // Layers of training on codes. Sums are rounded before anything is added.
+            "scaled" | "scaled+bias" | "scaled+residual" | "scaled+added" => {
+                let scale = |name| b.input(name, TensorType::scalar(DType::F32));
+                let scaled = (sum * (scale("x_scale") * scale("w_scale"))).convert(DType::BF16);
+                let bias = TensorType::new(DType::BF16, [self.shape[1]]);
+                let biased = || scaled + b.input("bias", bias).broadcast_to(&shape);
+                match self.epilogue {
+                    "scaled" => scaled,
+                    "scaled+bias" => biased(),
+                    "scaled+added" => residual(scaled),
+                    _ => residual(biased().convert(DType::F32)),
+                }
+            }
             "bool" => sum.compare(overdrive_ir::Compare::Gt, sum.constant(0.0)),
             other => panic!("no epilogue `{other}`"),
         }
@@ -188,7 +201,10 @@ fn check(device: &Arc<Device>, case: &Case, seed: u64) {
             .unwrap_or_else(|e| panic!("{candidate:?} of {name}: {e}"));
         device.stream().synchronize().unwrap_or_else(|e| panic!("{candidate:?} of {name}: {e}"));
         let k = case.shape[2];
-        let mut tolerance = Tolerance::new(case.out, k, (k as f64).sqrt().max(4.0) + 4.0);
+        // Some candidates leave out the rounding of a layer before something is added.
+        let is_rounded = case.epilogue.starts_with("scaled");
+        let rounded_to = if is_rounded { DType::BF16 } else { case.out };
+        let mut tolerance = Tolerance::new(rounded_to, k, (k as f64).sqrt().max(4.0) + 4.0);
         if case.precision == Precision::Tf32 {
             // Operands keep eleven digits; their errors add up like a random walk.
             tolerance.absolute += 4.0 * 2f64.powi(-11) * (k as f64).sqrt();
@@ -322,6 +338,26 @@ fn cases() -> Vec<Case> {
     all
 }
 
+/// Layers of training on codes, whose sums are in f32 before their epilogue.
+fn layers_on_codes() -> Vec<Case> {
+    let mut all = Vec::new();
+    for epilogue in ["scaled", "scaled+bias", "scaled+residual", "scaled+added"] {
+        for shape in [[256, 384, 256], [96, 80, 64]] {
+            all.push(Case {
+                dtype: DType::F8E4M3,
+                out: DType::F32,
+                batch: vec![],
+                shape,
+                layout: "NT",
+                epilogue,
+                thorough: true,
+                precision: Precision::Exact,
+            });
+        }
+    }
+    all
+}
+
 #[test]
 fn every_candidate_computes_the_product() {
     let Some(device) = device() else { return };
@@ -331,8 +367,16 @@ fn every_candidate_computes_the_product() {
 }
 
 #[test]
+fn every_candidate_computes_layers_on_codes() {
+    let Some(device) = device() else { return };
+    for (seed, case) in layers_on_codes().iter().enumerate() {
+        check(&device, case, seed as u64 + 1);
+    }
+}
+
+#[test]
 fn every_case_plans_to_one_product() {
-    for case in cases() {
+    for case in cases().into_iter().chain(layers_on_codes()) {
         let plan = overdrive_passes::plan(
             &case.graph(),
             overdrive_ir::Mode::Compile,

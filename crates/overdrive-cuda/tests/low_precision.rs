@@ -337,17 +337,15 @@ fn casts_of_computed_tensors_and_their_sums() {
     }
 }
 
-/// Each row and each column may have a scale, also one so small or so large that few numbers have a
-/// code but 0 and the largest.
+/// Each row and each column may have a scale. It may be so small or so large that few numbers have
+/// a code but 0 and the largest.
 #[test]
 fn casts_under_scales_of_lines() {
     let Some(backend) = gpu() else { return };
     for shape in [[128, 128], [16, 8], [272, 200], [1000, 72], [37, 53], [1, 300], [4096, 768]] {
-        for (dtype, to) in [
-            (DType::BF16, DType::F8E4M3),
-            (DType::F16, DType::F8E5M2),
-            (DType::F32, DType::F8E4M3),
-        ] {
+        for (dtype, to) in
+            [(DType::BF16, DType::F8E4M3), (DType::F16, DType::F8E5M2), (DType::F32, DType::F8E4M3)]
+        {
             let scales = |shape: [usize; 2], step: usize| {
                 let power = |i: usize| match i {
                     1 => 2f64.powi(-126),

@@ -11,7 +11,7 @@ use overdrive_cuda::{Error, Gpu, Library};
 use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::ops::{Attention, AttentionGrad, CastTranspose, Float8Linear};
-use overdrive_ir::plan::{KernelOp, Note, Plan, Space, Step, StepKind};
+use overdrive_ir::plan::{Instr, KernelOp, Note, Plan, Space, Step, StepKind};
 use overdrive_ir::{
     Builder, DType, Expr, Graph, Init, Mode, Prim, SortOrder, Target, Tensor, TensorType, Tuning,
 };
@@ -23,6 +23,13 @@ use overdrive_passes::{
 };
 use std::fmt::Write;
 use support::h200;
+
+/// A layer on codes, a scale for each tensor.
+const FORMATS: Float8Linear = Float8Linear {
+    forward: DType::F8E4M3,
+    gradient: DType::F8E5M2,
+    granularity: Float8Granularity::Tensor,
+};
 
 #[test]
 fn models_plan_to_these_steps() {
@@ -242,18 +249,13 @@ fn without_a_driver_opening_says_what_to_install() {
 /// With delayed scales nothing else reads an operand, and products read the scales as they are.
 #[test]
 fn a_training_step_in_fp8_reads_each_operand_once_and_multiplies_codes() {
-    let formats = Float8Linear {
-        forward: DType::F8E4M3,
-        gradient: DType::F8E5M2,
-        granularity: Float8Granularity::Tensor,
-    };
     for delayed in [false, true] {
         let b = Builder::new("layer");
         let x = b.input("x", TensorType::new(DType::BF16, [4096usize, 768]));
         let w = b.input("w", TensorType::new(DType::F32, [768usize, 3072]));
         let scale = |name| b.input(name, TensorType::scalar(DType::F32));
         let scales = delayed.then(|| ["scale_x", "scale_w", "scale_dy"].map(scale));
-        b.output("y", x.float8_linear(w, scales, formats));
+        b.output("y", x.float8_linear(w, scales, FORMATS));
         let graph = b.finish().unwrap();
         let wrt: Vec<_> = graph.inputs().iter().map(|port| port.value).collect();
         let step = differentiate(&graph, &[graph.outputs()[0].value], &wrt).unwrap();
@@ -275,11 +277,6 @@ fn a_training_step_in_fp8_reads_each_operand_once_and_multiplies_codes() {
 
 #[test]
 fn layers_on_codes_that_share_x_cast_it_once() {
-    let formats = Float8Linear {
-        forward: DType::F8E4M3,
-        gradient: DType::F8E5M2,
-        granularity: Float8Granularity::Tensor,
-    };
     let b = Builder::new("layers");
     let x = b.input("x", TensorType::new(DType::BF16, [4usize, 1024, 768]));
     let scale = |name: &str| b.input(name, TensorType::scalar(DType::F32));
@@ -287,7 +284,7 @@ fn layers_on_codes_that_share_x_cast_it_once() {
     for layer in ["query", "key"] {
         let w = b.input(layer, TensorType::new(DType::F32, [768usize, 768]));
         let scales = ["w", "dy"].map(|role| scale(&format!("{layer}.scale_{role}")));
-        let y = x.float8_linear(w, Some([scale_x, scales[0], scales[1]]), formats);
+        let y = x.float8_linear(w, Some([scale_x, scales[0], scales[1]]), FORMATS);
         b.output(&format!("{layer}.y"), y);
     }
     let graph = b.finish().unwrap();
@@ -300,30 +297,20 @@ fn layers_on_codes_that_share_x_cast_it_once() {
 /// codes have short epilogues, and nothing reads a gradient twice.
 #[test]
 fn casts_of_a_training_step_take_in_the_gelu_and_sums_of_biases() {
-    let formats = Float8Linear {
-        forward: DType::F8E4M3,
-        gradient: DType::F8E5M2,
-        granularity: Float8Granularity::Tensor,
-    };
     let b = Builder::new("layers");
-    fn linear<'b>(
-        x: Expr<'b>,
-        name: &str,
-        [from, to]: [usize; 2],
-        formats: Float8Linear,
-    ) -> Expr<'b> {
+    fn linear<'b>(x: Expr<'b>, name: &str, [from, to]: [usize; 2]) -> Expr<'b> {
         let input = |part: &str, ty| x.builder().input(&format!("{name}.{part}"), ty);
         let w = input("w", TensorType::new(DType::F32, [from, to]));
         let bias = input("bias", TensorType::new(DType::F32, [to])).convert(DType::BF16);
         let scale = |role| input(role, TensorType::scalar(DType::F32));
         let scales = ["scale_x", "scale_w", "scale_dy"].map(scale);
-        let y = x.float8_linear(w, Some(scales), formats);
+        let y = x.float8_linear(w, Some(scales), FORMATS);
         y + bias.broadcast_in(&y.shape(), &[1])
     }
     let x = b.input("x", TensorType::new(DType::BF16, [4096usize, 768]));
-    let wide = linear(x, "expand", [768, 3072], formats).convert(DType::F32);
+    let wide = linear(x, "expand", [768, 3072]).convert(DType::F32);
     let wide = wide.gelu(Approximation::Tanh).convert(DType::BF16);
-    b.output("y", linear(wide, "contract", [3072, 768], formats));
+    b.output("y", linear(wide, "contract", [3072, 768]));
     let graph = b.finish().unwrap();
     let wrt: Vec<_> = graph.inputs().iter().map(|port| port.value).collect();
     let step = differentiate(&graph, &[graph.outputs()[0].value], &wrt).unwrap();
@@ -348,4 +335,54 @@ fn casts_of_a_training_step_take_in_the_gelu_and_sums_of_biases() {
         matches!(step.kind, StepKind::Gemm(_) | StepKind::Loop(_)) && step.name.contains("tanh")
     });
     assert!(gelu.is_none(), "{plan}");
+}
+
+/// Libraries add a vector as it lies. So biases are rounded before products of codes, all in one
+/// launch.
+#[test]
+fn biases_of_products_of_codes_are_rounded_together() {
+    let b = Builder::new("layers");
+    let mut x = b.input("x", TensorType::new(DType::BF16, [4096usize, 768]));
+    for layer in ["first", "second"] {
+        let _scope = b.scope(layer);
+        let w = b.input(&format!("{layer}.w"), TensorType::new(DType::F32, [768usize, 768]));
+        let zeros = Init::Constant(0.0);
+        let bias = b.state("bias", TensorType::new(DType::F32, [768usize]), zeros);
+        let y = x.float8_linear(w, None, FORMATS);
+        x = y + bias.convert(DType::BF16).broadcast_in(&y.shape(), &[1]);
+        b.update(&format!("{layer}.bias"), bias * 0.5);
+    }
+    b.output("y", x);
+    let graph = b.finish().unwrap();
+    let plan = plan(&graph, Mode::Compile, &Gpu::new(&h200()), &Tuning::default()).unwrap();
+    let rounded = plan.steps.iter().filter(|step| step.name.ends_with("convert"));
+    let names: Vec<&str> = rounded.map(|step| step.name.as_str()).collect();
+    assert_eq!(names, ["2 x convert"], "{plan}");
+    for step in &plan.steps {
+        let StepKind::Gemm(call) = &step.kind else { continue };
+        let program = &call.epilogue.0;
+        let registers = program.instrs.iter().zip(&program.dtypes);
+        let read = registers.filter(|(instr, _)| matches!(instr, Instr::Load(_)));
+        let mut types: Vec<DType> = read.map(|(_, dtype)| *dtype).collect();
+        types.sort_unstable();
+        assert_eq!(types, [DType::F32, DType::BF16], "{plan}");
+    }
+}
+
+/// Rows under scales of their own take one cast for x, w and dy each, too.
+#[test]
+fn layers_on_codes_of_rows_cast_each_tensor_once() {
+    let formats = Float8Linear { granularity: Float8Granularity::Row, ..FORMATS };
+    let b = Builder::new("layer");
+    let x = b.input("x", TensorType::new(DType::BF16, [4096usize, 768]));
+    let w = b.input("w", TensorType::new(DType::F32, [768usize, 3072]));
+    b.output("y", x.float8_linear(w, None, formats));
+    let graph = b.finish().unwrap();
+    let wrt: Vec<_> = graph.inputs().iter().map(|port| port.value).collect();
+    let step = differentiate(&graph, &[graph.outputs()[0].value], &wrt).unwrap();
+    let plan = plan(&step, Mode::Compile, &Gpu::new(&h200()), &Tuning::default()).unwrap();
+    let casts = plan.steps.iter().filter(|step| step.name.starts_with("cast_transpose"));
+    assert_eq!(casts.count(), 3, "{plan}");
+    let products = plan.steps.iter().filter(|step| matches!(step.kind, StepKind::Gemm(_)));
+    assert_eq!(products.count(), 3, "{plan}");
 }

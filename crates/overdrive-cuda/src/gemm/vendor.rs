@@ -19,7 +19,7 @@ use cudarc::driver::CudaStream;
 use descriptor::{Description, Matrix, Preference};
 use handle::Handle;
 use overdrive_ir::plan::{Access, GemmCall, Instr, Program, Register};
-use overdrive_ir::{Binary, DType, Precision};
+use overdrive_ir::{Binary, DType, Overflow, Precision};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 struct Fused {
     store: Access,
     out: DType,
-    /// Added to every row (or column) of the result.
-    bias: Option<Access>,
+    /// Added to every row (or column) of the result, and its type.
+    bias: Option<(Access, DType)>,
     /// A matrix that is added.
     added: Option<Access>,
     /// Scalars of f32 that multiply the sums: the scales of operands of fp8.
@@ -49,8 +49,11 @@ struct Fused {
 
 impl Fused {
     /// The sums stored, converted or not, after adding at most one vector and one matrix of the
-    /// result's type.
-    fn of(program: &Program) -> Option<Self> {
+    /// result's type. Sums of codes may be rounded to 16 bits before, as layers say. That rounding
+    /// is left out, since the library rounds what it stores: one error less. There a vector of bf16
+    /// may be added to results of f32 too.
+    fn of(call: &GemmCall) -> Option<Self> {
+        let (program, is_of_codes) = (&call.epilogue.0, is_fp8(call.lhs.dtype));
         let [store] = &program.stores[..] else { return None };
         let out = program.dtype(store.value);
         let mut fused =
@@ -64,10 +67,14 @@ impl Fused {
             _ => register,
         };
         let mut value = match program.instr(store.value) {
-            Instr::Convert(from, overdrive_ir::Overflow::Ieee) => *from,
+            Instr::Convert(from, Overflow::Ieee) => *from,
             _ => store.value,
         };
         while *program.instr(value) != Instr::Accumulator {
+            if let Some(from) = unrounded(program, value).filter(|_| is_of_codes) {
+                value = from;
+                continue;
+            }
             if let Instr::Binary(Binary::Mul, a, b) = *program.instr(value) {
                 let scaled = [(a, b), (b, a)]
                     .into_iter()
@@ -87,21 +94,37 @@ impl Fused {
                 _ => (b, widened(a)),
             };
             let Instr::Load(access) = program.instr(term) else { return None };
-            if program.dtype(term) != out || access.strides == [0; 0] {
-                return None;
-            }
+            let dtype = program.dtype(term);
             let (batch, along) = split(access);
-            let place = match along {
-                [0, 1] | [1, 0] if batch.iter().all(|&s| s == 0) => &mut fused.bias,
-                [0, _] | [_, 0] => return None,
-                _ => &mut fused.added,
+            let is_first = match along {
+                [0, 1] | [1, 0] if batch.iter().all(|&s| s == 0) => {
+                    let type_of_bias =
+                        if is_of_codes && out == DType::F32 { DType::BF16 } else { out };
+                    dtype == type_of_bias && fused.bias.replace((access.clone(), dtype)).is_none()
+                }
+                [0, _] | [_, 0] => false,
+                _ => dtype == out && fused.added.replace(access.clone()).is_none(),
             };
-            if place.replace(access.clone()).is_some() {
+            if !is_first || access.strides == [0; 0] {
                 return None;
             }
             value = sum;
         }
         (fused.scales.len() <= 2).then_some(fused)
+    }
+}
+
+fn is_fp8(dtype: DType) -> bool {
+    matches!(dtype, DType::F8E4M3 | DType::F8E5M2)
+}
+
+/// The register that this one is in another type of 16 bits or more.
+fn unrounded(program: &Program, register: Register) -> Option<Register> {
+    let is_wide =
+        |register| program.dtype(register).is_float() && program.dtype(register).bits() >= 16;
+    match *program.instr(register) {
+        Instr::Convert(from, Overflow::Ieee) if is_wide(from) && is_wide(register) => Some(from),
+        _ => None,
     }
 }
 
@@ -282,12 +305,13 @@ struct KnownProduct {
 
 impl KnownProduct {
     fn of(call: &GemmCall) -> Option<Self> {
-        let fused = Fused::of(&call.epilogue.0)?;
+        let fused = Fused::of(call)?;
         let (compute, factor) = compute(call)?;
         let columns = CublasOperands::of(call, &fused)?;
-        let along = fused.bias.as_ref().map(|access| split(access).1);
-        let fp8 = matches!(call.lhs.dtype, DType::F8E4M3 | DType::F8E5M2);
-        let fits = along.is_none_or(|s| s == columns.bias) && (fp8 || fused.scales.is_empty());
+        let along = fused.bias.as_ref().map(|(access, _)| split(access).1);
+        let is_scaled = !fused.scales.is_empty();
+        let fits =
+            along.is_none_or(|s| s == columns.bias) && (is_fp8(call.lhs.dtype) || !is_scaled);
         let [a, b, out, by] = [columns.a.dtype, columns.b.dtype, fused.out, factor].map(data_type);
         let types = [a?, b?, out?, by?];
         let all = batches(&columns, &fused);
@@ -349,8 +373,8 @@ fn product(site: &Site<'_>, call: &GemmCall) -> Result<Option<Product>, Error> {
     if call.precision == Precision::FastFp8 {
         description.fast_accumulation()?;
     }
-    if fused.bias.is_some() {
-        description.bias(out_type)?;
+    if let Some((_, dtype)) = &fused.bias {
+        description.bias(data_type(*dtype).expect("a bias has a type of results"))?;
     }
 
     // The request for algorithms says that there are scales.
@@ -378,7 +402,8 @@ fn product(site: &Site<'_>, call: &GemmCall) -> Result<Option<Product>, Error> {
     let d_aligned = of(&fused.store, columns.leading);
     let c_aligned = fused.added.as_ref().map_or(d_aligned, |a| of(a, columns.added.unwrap_or(1)));
     let aligned = [columns.a.aligned, columns.b.aligned, c_aligned, d_aligned];
-    let bias = fused.bias.as_ref().map(|access| Base::at(access.slot, fused.out, access.offset));
+    let bias = fused.bias.as_ref();
+    let bias = bias.map(|(access, dtype)| Base::at(access.slot, *dtype, access.offset));
     let beta = if fused.added.is_some() { 1.0 } else { 0.0 };
     let vendor = Vendor {
         library,

@@ -17,11 +17,13 @@ use crate::pipeline::batch;
 use crate::readers::Readers;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::Note;
-use overdrive_ir::{Builder, Expr, Graph, GraphError, NodeId, Origin, Port, Target, Value};
+use overdrive_ir::{
+    Builder, Expr, Graph, GraphError, Node, NodeId, Origin, Port, Prim, Target, Value,
+};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Bound on a group or a region of a cast, so that generated loops stay readable and register pressure sane. An update of
-/// AdamW with moments in codes has more than 50 members.
+/// Bound on a group or a region of a cast, so that generated loops stay readable and register
+/// pressure sane. An update of AdamW with moments in codes has more than 50 members.
 pub(crate) const MAX_MEMBERS: usize = 64;
 /// Bound on buffers of a group.
 const MAX_BUFFERS: usize = 24;
@@ -39,6 +41,8 @@ struct Grouping<'g> {
     /// The groups that compute a node again.
     copies: HashMap<u32, BTreeSet<usize>>,
     readers: Readers,
+    /// Whether products of codes are computed. They are so fast that their epilogues show.
+    multiplies_codes: bool,
     /// Values that each collective comes after on all ranks, beside its operands.
     met_before: HashMap<u32, Vec<Value>>,
 }
@@ -52,7 +56,9 @@ pub fn groups(
     let group_of = vec![None; graph.nodes().len()];
     let (groups, copies) = (vec![], HashMap::new());
     let (readers, met_before) = (Readers::of(graph), met_before(graph));
-    let mut grouping = Grouping { graph, group_of, groups, copies, readers, met_before };
+    let multiplies_codes = graph.nodes().iter().any(|node| multiplies_codes(graph, node));
+    let mut grouping =
+        Grouping { graph, group_of, groups, copies, readers, multiplies_codes, met_before };
     for index in 0..graph.nodes().len() as u32 {
         grouping.place(index, target, notes);
     }
@@ -120,6 +126,17 @@ impl Grouping<'_> {
         found.into_iter().rev().collect()
     }
 
+    /// Whether a node rounds a vector of the model, such as a bias, to 16 bits for a graph with
+    /// products of codes. Libraries add such vectors as they lie. All are rounded before anything
+    /// else, in one launch.
+    fn is_rounded_ahead(&self, node: &Node) -> bool {
+        let narrows = matches!(node.op.prim(), Some(Prim::Convert { to, .. }) if to.bits() == 16);
+        self.multiplies_codes
+            && narrows
+            && self.graph.ty(node.results[0]).rank() == 1
+            && matches!(self.graph.origin(node.operands[0]), Origin::State(_))
+    }
+
     fn mergeable(&self, [a, b]: [usize; 2], target: &dyn Target) -> Result<(), String> {
         let members: BTreeSet<u32> = self.groups[a].union(&self.groups[b]).copied().collect();
         if members.len() > MAX_MEMBERS {
@@ -128,6 +145,9 @@ impl Grouping<'_> {
         let batches = members.iter().filter_map(|&id| batch(self.graph.node(NodeId(id))));
         if batches.collect::<BTreeSet<_>>().len() > 1 {
             return Err("one batch of a pipeline would wait for another".into());
+        }
+        if members.iter().any(|&id| self.is_rounded_ahead(self.graph.node(NodeId(id)))) {
+            return Err("one launch rounds all vectors, as libraries add them to products".into());
         }
         let cut = self.cut(&members);
         if cut.inputs.len() + cut.outputs.len() > MAX_BUFFERS {
@@ -239,6 +259,11 @@ impl Grouping<'_> {
         let b = Builder::new(self.graph.name());
         let mut map: HashMap<Value, Expr<'_>> = b.declare(self.graph).into_iter().collect();
         let mut reads: HashMap<usize, Vec<Value>> = HashMap::new();
+        for (index, node) in (0..).zip(self.graph.nodes()) {
+            if self.is_rounded_ahead(node) {
+                self.emit(index, &b, &mut map);
+            }
+        }
         for index in 0..self.graph.nodes().len() as u32 {
             let node = self.graph.node(NodeId(index));
             // A node that only its users' regions read is not emitted on its own.
@@ -313,4 +338,13 @@ impl Grouping<'_> {
         let results = b.node(Fused { label: label(self.graph, members) }, &operands, vec![region]);
         map.extend(outputs.into_iter().zip(results));
     }
+}
+
+/// Whether a node is a product of codes of fp8.
+fn multiplies_codes(graph: &Graph, node: &Node) -> bool {
+    let is_code = |v: &Value| {
+        let dtype = graph.ty(*v).dtype;
+        dtype.is_float() && dtype.bits() == 8
+    };
+    is_contraction(node) && node.operands.iter().any(is_code)
 }
