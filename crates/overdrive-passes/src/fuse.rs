@@ -22,8 +22,10 @@ pub(crate) use region::{cut_one, is_cloned, split_at};
 use crate::legalize::{must_expand, primitives, takes_epilogue, types};
 use crate::lower::{contraction, folds_space, is_contraction, lower};
 use overdrive_ir::ops::Fused;
-use overdrive_ir::plan::{Instr, Note, Program, SlotId, Store, View};
+use overdrive_ir::plan::{Instr, Note, Program, Register, SlotId, Store, View};
 use overdrive_ir::{Expr, Graph, GraphError, Node, Prim, Target, Value};
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// True for a bare primitive that is a loop or a contraction by itself, and for a composite that is
 /// one to the device.
@@ -77,7 +79,53 @@ fn one_step(region: &Graph, target: &dyn Target) -> Result<(), String> {
     let operands: Vec<View> = region.inputs().iter().map(|p| view(p.value)).collect();
     let results: Vec<View> = region.outputs().iter().map(|p| view(p.value)).collect();
     let program = lower(region, &operands, &results)?;
-    if contractions == 1 && reductions { folds_once(&program) } else { Ok(()) }
+    if contractions == 1 && reductions { folds_once(&program) } else { folds_one_way(&program) }
+}
+
+/// Errs if one reduction reads along memory and another across it, as those of the rows and of the
+/// columns of a square matrix do. No order of one loop suits both.
+fn folds_one_way(program: &Program) -> Result<(), String> {
+    let ways = |instr: &Instr| match instr {
+        Instr::Reduce(fold) => Some(ways(program, fold.value)),
+        _ => None,
+    };
+    let found: Vec<Ways> = program.instrs.iter().filter_map(ways).collect();
+    let only = |along: bool| found.iter().any(|way| way.along == along && way.across != along);
+    match only(true) && only(false) {
+        true => Err("a reduction along memory beside one across it".into()),
+        false => Ok(()),
+    }
+}
+
+/// How a value that is folded is read.
+#[derive(Default)]
+struct Ways {
+    /// Along the folded dimension, elements follow each other in memory.
+    along: bool,
+    /// Along another dimension they do.
+    across: bool,
+}
+
+fn ways(program: &Program, folded: Register) -> Ways {
+    let kept = program.extents.len() - program.reduced;
+    let (mut found, mut pending) = (Ways::default(), vec![folded]);
+    let mut seen = BTreeSet::new();
+    while let Some(register) = pending.pop() {
+        if !seen.insert(register) {
+            continue;
+        }
+        match &program.instrs[register.0 as usize] {
+            Instr::Reduce(_) => {}
+            Instr::Load(access) => {
+                let follows = |dims: Range<usize>| dims.into_iter().any(|d| access.strides[d] == 1);
+                let is_matrix = access.strides[..kept].iter().any(|&stride| stride != 0);
+                found.along |= is_matrix && follows(kept..program.extents.len());
+                found.across |= is_matrix && follows(0..kept);
+            }
+            instr => pending.extend(instr.operands()),
+        }
+    }
+    found
 }
 
 /// Errs with the reason why sums that come part by part are not all that a program folds.
