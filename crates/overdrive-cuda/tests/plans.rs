@@ -13,8 +13,7 @@ use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::ops::{Attention, AttentionGrad, CastTranspose, Float8Linear};
 use overdrive_ir::plan::{Instr, KernelOp, Note, Plan, Space, Step, StepKind};
 use overdrive_ir::{
-    Builder, DType, Expr, Graph, Init, Mode, Prim, Reducer, SortOrder, Target, Tensor, TensorType,
-    Tuning,
+    Builder, DType, Expr, Graph, Init, Mode, Prim, SortOrder, Target, Tensor, TensorType, Tuning,
 };
 use overdrive_models::bert::{Bert, Kin, Pooling};
 use overdrive_models::{Activation, MODELS};
@@ -386,17 +385,4 @@ fn layers_on_codes_of_rows_cast_each_tensor_once() {
     assert_eq!(casts.count(), 3, "{plan}");
     let products = plan.steps.iter().filter(|step| matches!(step.kind, StepKind::Gemm(_)));
     assert_eq!(products.count(), 3, "{plan}");
-}
-
-/// Rows and columns of a square matrix are folded by two loops, each in the order that suits it.
-#[test]
-fn rows_and_columns_of_a_square_are_not_folded_by_one_loop() {
-    let b = Builder::new("square");
-    let x = b.input("x", TensorType::new(DType::BF16, [1024usize, 1024]));
-    for (name, axis) in [("rows", 1), ("columns", 0)] {
-        b.output(name, x.convert(DType::F32).reduce(Reducer::Max, &[axis]));
-    }
-    let graph = b.finish().unwrap();
-    let plan = plan(&graph, Mode::Compile, &Gpu::new(&h200()), &Tuning::default()).unwrap();
-    assert_eq!(plan.steps.len(), 2, "{plan}");
 }

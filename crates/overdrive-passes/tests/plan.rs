@@ -8,7 +8,7 @@ use overdrive_ir::ops::{Conv2d, QuantizedLinear};
 use overdrive_ir::plan::{Note, SlotPlace, Step, StepKind};
 use overdrive_ir::{
     Builder, Call, DType, Decline, Described, Description, DotGeneral, Expr, Graph, Init, Kernel,
-    Mode, Pad, Plan, Prim, Shape, TensorType, Tuning,
+    Mode, Pad, Plan, Prim, Reducer, Shape, TensorType, Tuning,
 };
 use overdrive_passes::{PASSES, explain, plan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -601,4 +601,17 @@ fn a_value_that_a_call_writes_in_part_is_no_preparation() {
             assert!(wrong.is_none(), "{first} {wrong:?}\n{plan}");
         }
     }
+}
+
+/// Rows and columns of a square matrix are folded by two loops, each in the order that suits it.
+#[test]
+fn rows_and_columns_of_a_square_are_not_folded_by_one_loop() {
+    let b = Builder::new("square");
+    let x = b.input("x", TensorType::new(DType::F32, [1024usize, 1024]));
+    for (name, axis) in [("rows", 1), ("columns", 0)] {
+        b.output(name, x.reduce(Reducer::Max, &[axis]));
+    }
+    let graph = b.finish().expect("the graph is well typed");
+    let plan = plan(&graph, Mode::Compile, &device(), &Tuning::default()).expect("plans");
+    assert_eq!(plan.steps.len(), 2, "{plan}");
 }
