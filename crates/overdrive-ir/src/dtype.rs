@@ -120,6 +120,11 @@ impl DType {
         (self as u8) <= DType::BF16 as u8
     }
 
+    /// True for the codes of a byte that tensor cores multiply: f8e4m3 and f8e5m2.
+    pub const fn is_fp8(self) -> bool {
+        matches!(self, DType::F8E4M3 | DType::F8E5M2)
+    }
+
     /// The float type in which values of this type are summed: f64 for f64, f32 for everything
     /// below.
     pub const fn accumulation(self) -> DType {

@@ -118,7 +118,8 @@ fn ways(program: &Program, folded: Register) -> Ways {
             Instr::Reduce(_) => {}
             Instr::Load(access) => {
                 let follows = |dims: Range<usize>| dims.into_iter().any(|d| access.strides[d] == 1);
-                let is_matrix = access.strides[..kept].iter().any(|&stride| stride != 0);
+                let varies = |dims: Range<usize>| dims.into_iter().any(|d| access.strides[d] != 0);
+                let is_matrix = varies(0..kept) && varies(kept..program.extents.len());
                 found.along |= is_matrix && follows(kept..program.extents.len());
                 found.across |= is_matrix && follows(0..kept);
             }

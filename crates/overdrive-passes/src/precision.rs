@@ -8,9 +8,10 @@
 use crate::bind::{bind, dimension_names};
 use crate::cse::merge;
 use crate::pipeline::batch;
+use crate::readers::Readers;
 use crate::rebuild::{NodeToCopy, rebuild, regions};
 use overdrive_ir::{
-    Convolution, DType, Dim, DotGeneral, Expr, Graph, GraphError, Node, Operation, Prim,
+    Convolution, DType, Dim, DotGeneral, Expr, Graph, GraphError, Node, NodeId, Operation, Prim,
     TensorType, Types, Value,
 };
 use serde::{Deserialize, Serialize};
@@ -159,29 +160,25 @@ pub fn keep_sums(graph: &Graph) -> Result<Graph, GraphError> {
 
 /// Results of contractions, and views of them, that are widened only and meet no contraction.
 fn kept_sums(graph: &Graph) -> Vec<bool> {
-    let mut readers: Vec<Vec<&Node>> = vec![vec![]; graph.value_count()];
-    for node in graph.nodes() {
-        node.operands.iter().for_each(|v| readers[v.0 as usize].push(node));
-    }
-    let mut shown = vec![false; graph.value_count()];
-    let updates = graph.states().iter().filter_map(|state| state.update);
-    graph.outputs().iter().map(|o| o.value).chain(updates).for_each(|v| shown[v.0 as usize] = true);
+    let readers = Readers::of(graph);
     let meets = leads_to_a_contraction(graph);
     let mut kept = vec![false; graph.value_count()];
     for node in graph.nodes().iter().rev() {
-        for &Value(v) in &node.results {
-            let v = v as usize;
-            let wide = graph.ty(Value(v as u32)).dtype.accumulation();
-            kept[v] = !meets[v]
-                && !shown[v]
-                && !readers[v].is_empty()
-                && readers[v].iter().all(|reader| match reader.op.prim() {
+        for &value in &node.results {
+            let (v, read_by) = (value.0 as usize, readers.nodes(value));
+            let wide = graph.ty(value).dtype.accumulation();
+            let widens = |id: &NodeId| {
+                let reader = graph.node(*id);
+                match reader.op.prim() {
                     Some(Prim::Convert { to, .. }) => *to == wide,
                     Some(Prim::Reshape { .. } | Prim::Transpose { .. }) => {
                         kept[reader.results[0].0 as usize]
                     }
                     _ => false,
-                });
+                }
+            };
+            let is_inner = !meets[v] && !readers.is_kept(value) && !read_by.is_empty();
+            kept[v] = is_inner && read_by.iter().all(widens);
         }
     }
     kept

@@ -203,8 +203,7 @@ impl Recipe {
         }
         let Some(float8) = &self.float8 else { return Ok(()) };
         let types = [("float8.forward", float8.forward), ("float8.gradient", float8.gradient)];
-        let is_fp8 = |dtype: DType| matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
-        if let Some((name, found)) = types.into_iter().find(|(_, dtype)| !is_fp8(*dtype)) {
+        if let Some((name, found)) = types.into_iter().find(|(_, dtype)| !dtype.is_fp8()) {
             return fault(name, "f8e4m3 or f8e5m2", found.to_string());
         }
         if float8.multiple == 0 {

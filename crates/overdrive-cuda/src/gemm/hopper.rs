@@ -63,10 +63,10 @@ impl Fit {
     /// `None` where the kernel cannot take the call.
     pub(super) fn of(call: &GemmCall) -> Option<Self> {
         let half = |dtype| matches!(dtype, DType::F16 | DType::BF16);
-        let fp8 = |dtype| matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
         let (left, right) = (call.lhs.dtype, call.rhs.dtype);
         let whole_numbers = left == DType::I8 && right == left && call.accumulate == DType::I32;
-        let typed = (half(left) && left == right) || (fp8(left) && fp8(right)) || whole_numbers;
+        let typed =
+            (half(left) && left == right) || (left.is_fp8() && right.is_fp8()) || whole_numbers;
         let whole = call.k > 0 && call.accumulate != DType::F64 && is_printable(&call.epilogue.0);
         // Results are staged in shared memory, at most four bytes each.
         let program = &call.epilogue.0;
@@ -149,7 +149,7 @@ pub(super) fn takes(call: &GemmCall) -> bool {
 
 /// Whether sums leave the tensor core's narrow accumulator of fp8 after each tile.
 pub(super) fn promotes(call: &GemmCall) -> bool {
-    call.lhs.dtype.bits() == 8 && call.lhs.dtype.is_float() && call.precision != Precision::FastFp8
+    call.lhs.dtype.is_fp8() && call.precision != Precision::FastFp8
 }
 
 /// The first store, if it is of rows that TMA can write. With it those after it that are of the

@@ -3,12 +3,15 @@
 //!
 //! cuBLASLt is column-major, so a row-major result is requested as its transpose. Its ReLU drops
 //! NaN and its GELU is the tanh formula alone, so neither is used. Invariant: a descriptor that
-//! cuBLASLt does not support is `None`, never another computation.
+//! cuBLASLt does not support is `None`, never another computation. Only roundings to bf16 before a
+//! summand of sums of codes are left out.
 //!
 //! Long because each property of a call becomes an attribute of one descriptor, in one order.
 
 mod descriptor;
 mod handle;
+#[cfg(test)]
+mod tests;
 
 use super::base::Base;
 use super::problem::{Dense, Major, alignment, dense, one_batch, split, strides};
@@ -49,11 +52,11 @@ struct Fused {
 
 impl Fused {
     /// The sums stored, converted or not, after adding at most one vector and one matrix of the
-    /// result's type. Sums of codes may be rounded to 16 bits before, as layers say. That rounding
-    /// is left out, since the library rounds what it stores: one error less. There a vector of bf16
-    /// may be added to results of f32 too.
+    /// result's type. Sums of codes may be rounded to bf16 before, as layers say. That rounding is
+    /// left out, since the library rounds what it stores: one error less. To results of f32 it adds
+    /// a vector of bf16 alone there.
     fn of(call: &GemmCall) -> Option<Self> {
-        let (program, is_of_codes) = (&call.epilogue.0, is_fp8(call.lhs.dtype));
+        let (program, is_of_codes) = (&call.epilogue.0, call.lhs.dtype.is_fp8());
         let [store] = &program.stores[..] else { return None };
         let out = program.dtype(store.value);
         let mut fused =
@@ -105,7 +108,7 @@ impl Fused {
                 [0, _] | [_, 0] => false,
                 _ => dtype == out && fused.added.replace(access.clone()).is_none(),
             };
-            if !is_first || access.strides == [0; 0] {
+            if !is_first {
                 return None;
             }
             value = sum;
@@ -114,18 +117,12 @@ impl Fused {
     }
 }
 
-fn is_fp8(dtype: DType) -> bool {
-    matches!(dtype, DType::F8E4M3 | DType::F8E5M2)
-}
-
-/// The register that this one is in another type of 16 bits or more.
+/// The register of f32 that this one is in bf16, or the other way round. The range is the same, so
+/// that nothing overflows in one and not in the other.
 fn unrounded(program: &Program, register: Register) -> Option<Register> {
-    let is_wide =
-        |register| program.dtype(register).is_float() && program.dtype(register).bits() >= 16;
-    match *program.instr(register) {
-        Instr::Convert(from, Overflow::Ieee) if is_wide(from) && is_wide(register) => Some(from),
-        _ => None,
-    }
+    let Instr::Convert(from, Overflow::Ieee) = *program.instr(register) else { return None };
+    let types = [from, register].map(|register| program.dtype(register));
+    matches!(types, [DType::F32, DType::BF16] | [DType::BF16, DType::F32]).then_some(from)
 }
 
 /// The scalars of f32 that a register is the product of; `None` where it is anything else.
@@ -311,7 +308,7 @@ impl KnownProduct {
         let along = fused.bias.as_ref().map(|(access, _)| split(access).1);
         let is_scaled = !fused.scales.is_empty();
         let fits =
-            along.is_none_or(|s| s == columns.bias) && (is_fp8(call.lhs.dtype) || !is_scaled);
+            along.is_none_or(|s| s == columns.bias) && (call.lhs.dtype.is_fp8() || !is_scaled);
         let [a, b, out, by] = [columns.a.dtype, columns.b.dtype, fused.out, factor].map(data_type);
         let types = [a?, b?, out?, by?];
         let all = batches(&columns, &fused);

@@ -24,6 +24,7 @@ constexpr int ACROSS = TILE / 8, DOWN = THREADS / ACROSS; // threads along rows,
 constexpr int HALF = DOWN * ROWS, WORDS = TILE / 4, WARPS = THREADS / 32;
 constexpr bool AHEAD = WHOLE && sizeof(X) == 2;
 static_assert(HALF * HALVES == TILE, "halves make a tile");
+static_assert(WHOLE || !FULL, "whole tiles have whole rows");
 
 // Results of the blocks of a launch, and the number of blocks done; 0 between launches.
 struct Counter {

@@ -20,11 +20,11 @@ const SLOPE: f64 = 0.797_884_560_802_865_4;
 /// Statements of `TEXT` take the place of registers that hold GELUs.
 pub(crate) fn statements(program: &Program, spelling: &dyn Spelling) -> String {
     let gelus = found(program);
-    let statement = |register: Register| match gelus.get(&register) {
+    let line = |register: Register| match gelus.get(&register) {
         Some(call) => format!("        {call}\n"),
         None => format!("        {}\n", statement(program, register, spelling)),
     };
-    (0..program.instrs.len() as u32).map(Register).map(statement).collect()
+    (0..program.instrs.len() as u32).map(Register).map(line).collect()
 }
 
 /// The statements that take the place of registers which hold GELUs; none where a result has more

@@ -15,9 +15,7 @@ impl Types {
     /// XLA sums products of short floats in f32 and rounds the sum once, whatever short float the
     /// result is.
     fn of([a, b]: [DType; 2], accumulate: DType, out: DType) -> Self {
-        let native = |dtype: DType| {
-            dtype.is_arithmetic_float() || matches!(dtype, DType::F8E4M3 | DType::F8E5M2)
-        };
+        let native = |dtype: DType| dtype.is_arithmetic_float() || dtype.is_fp8();
         if !a.is_float() {
             let short = a == DType::I8 && accumulate == DType::I32;
             let operand = if short { a } else { accumulate };

@@ -102,13 +102,15 @@ impl Op for CastTranspose {
         };
         types.same_float(std::slice::from_ref(x))?;
         let one = || Dim::Size(1);
+        let is_scale =
+            |dtype: DType| dtype.is_arithmetic_float() || (self.lines && dtype == DType::E8M0);
         let shapes = match &x.shape.0[..] {
             [m, n] if self.lines => vec![vec![m.clone(), one()], vec![one(), n.clone()]],
             [_, _] => vec![vec![]],
             _ => vec![],
         };
         if !scales.iter().map(|scale| &scale.shape.0).eq(&shapes)
-            || !scales.iter().all(|scale| scale.dtype.is_float())
+            || !scales.iter().all(|scale| is_scale(scale.dtype))
         {
             let found = [x].into_iter().chain(scales).map(ToString::to_string);
             let found: Vec<String> = found.collect();
@@ -121,7 +123,7 @@ impl Op for CastTranspose {
             };
             return Err(Mismatch::new(expected, found.join(", ")).remedy(remedy));
         }
-        if !matches!(self.to, DType::F8E4M3 | DType::F8E5M2) {
+        if !self.to.is_fp8() {
             return Err(Mismatch::new("codes of f8e4m3 or f8e5m2", self.to.to_string()));
         }
         let codes = x.with_dtype(self.to);

@@ -13,8 +13,7 @@ fn check_types(
 ) -> Result<(), Mismatch> {
     // fp8 products may mix e4m3 and e5m2 (gradients); everything else contracts one type with
     // itself.
-    let fp8 = |d: DType| matches!(d, DType::F8E4M3 | DType::F8E5M2);
-    let same = a.dtype == b.dtype || (fp8(a.dtype) && fp8(b.dtype));
+    let same = a.dtype == b.dtype || (a.dtype.is_fp8() && b.dtype.is_fp8());
     if !same || a.dtype == DType::Bool {
         let remedy = "convert one side; nothing is cast silently";
         return Err(

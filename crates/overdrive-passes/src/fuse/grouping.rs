@@ -18,7 +18,7 @@ use crate::readers::Readers;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
-    Builder, Expr, Graph, GraphError, Node, NodeId, Origin, Port, Prim, Target, Value,
+    Builder, DType, Expr, Graph, GraphError, Node, NodeId, Origin, Port, Prim, Target, Value,
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -126,11 +126,12 @@ impl Grouping<'_> {
         found.into_iter().rev().collect()
     }
 
-    /// Whether a node rounds a vector of the model, such as a bias, to 16 bits for a graph with
+    /// Whether a node rounds a vector of the model, such as a bias, to 16 bits in a graph with
     /// products of codes. Libraries add such vectors as they lie. All are rounded before anything
-    /// else, in one launch.
+    /// else, in one launch. A vector that is computed or gathered is rounded where it is used.
     fn is_rounded_ahead(&self, node: &Node) -> bool {
-        let narrows = matches!(node.op.prim(), Some(Prim::Convert { to, .. }) if to.bits() == 16);
+        let is_half = |dtype: &DType| dtype.is_float() && dtype.bits() == 16;
+        let narrows = matches!(node.op.prim(), Some(Prim::Convert { to, .. }) if is_half(to));
         self.multiplies_codes
             && narrows
             && self.graph.ty(node.results[0]).rank() == 1
@@ -342,9 +343,5 @@ impl Grouping<'_> {
 
 /// Whether a node is a product of codes of fp8.
 fn multiplies_codes(graph: &Graph, node: &Node) -> bool {
-    let is_code = |v: &Value| {
-        let dtype = graph.ty(*v).dtype;
-        dtype.is_float() && dtype.bits() == 8
-    };
-    is_contraction(node) && node.operands.iter().any(is_code)
+    is_contraction(node) && node.operands.iter().any(|v| graph.ty(*v).dtype.is_fp8())
 }

@@ -20,7 +20,7 @@ pub(super) fn write(
     }
     let mut attributes = vec![int("to", code as i64)];
     // Readers refuse the attribute where the type has no say in it.
-    if matches!(to, DType::F8E4M3 | DType::F8E5M2) {
+    if to.is_fp8() {
         let keeps_infinities = to == DType::F8E5M2 && from.is_float();
         let saturates = overflow == Overflow::Saturate && !keeps_infinities;
         attributes.push(int("saturate", i64::from(saturates)));
