@@ -25,7 +25,6 @@ use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{Instr, Note, Program, Register, SlotId, Store, View};
 use overdrive_ir::{Expr, Graph, GraphError, Node, Prim, Target, Value};
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 /// True for a bare primitive that is a loop or a contraction by itself, and for a composite that is
 /// one to the device.
@@ -82,16 +81,19 @@ fn one_step(region: &Graph, target: &dyn Target) -> Result<(), String> {
     if contractions == 1 && reductions { folds_once(&program) } else { folds_one_way(&program) }
 }
 
-/// Errs if one reduction reads along memory and another across it, as those of the rows and of the
-/// columns of a square matrix do. No order of one loop suits both.
+/// Errs if one reduction reads along memory and another across it. Those of the rows and of the
+/// columns of a square matrix do, and no order of one loop suits both.
 fn folds_one_way(program: &Program) -> Result<(), String> {
-    let ways = |instr: &Instr| match instr {
+    let folds = program.instrs.iter().filter_map(|instr| match instr {
         Instr::Reduce(fold) => Some(ways(program, fold.value)),
         _ => None,
-    };
-    let found: Vec<Ways> = program.instrs.iter().filter_map(ways).collect();
-    let only = |along: bool| found.iter().any(|way| way.along == along && way.across != along);
-    match only(true) && only(false) {
+    });
+    let (mut only_along, mut only_across) = (false, false);
+    for Ways { along, across } in folds {
+        only_along |= along && !across;
+        only_across |= across && !along;
+    }
+    match only_along && only_across {
         true => Err("a reduction along memory beside one across it".into()),
         false => Ok(()),
     }
@@ -106,6 +108,7 @@ struct Ways {
     across: bool,
 }
 
+/// The ways of all matrices that a folded value is computed from. A vector lies in none.
 fn ways(program: &Program, folded: Register) -> Ways {
     let kept = program.extents.len() - program.reduced;
     let (mut found, mut pending) = (Ways::default(), vec![folded]);
@@ -114,14 +117,13 @@ fn ways(program: &Program, folded: Register) -> Ways {
         if !seen.insert(register) {
             continue;
         }
-        match &program.instrs[register.0 as usize] {
+        match program.instr(register) {
             Instr::Reduce(_) => {}
             Instr::Load(access) => {
-                let follows = |dims: Range<usize>| dims.into_iter().any(|d| access.strides[d] == 1);
-                let varies = |dims: Range<usize>| dims.into_iter().any(|d| access.strides[d] != 0);
-                let is_matrix = varies(0..kept) && varies(kept..program.extents.len());
-                found.along |= is_matrix && follows(kept..program.extents.len());
-                found.across |= is_matrix && follows(0..kept);
+                let (kept, folded) = access.strides.split_at(kept);
+                let is_matrix = [kept, folded].iter().all(|dims| dims.iter().any(|&s| s != 0));
+                found.along |= is_matrix && folded.contains(&1);
+                found.across |= is_matrix && kept.contains(&1);
             }
             instr => pending.extend(instr.operands()),
         }

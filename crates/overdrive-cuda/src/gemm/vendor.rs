@@ -69,6 +69,7 @@ impl Fused {
             }
             _ => register,
         };
+        let type_of_bias = if is_of_codes && out == DType::F32 { DType::BF16 } else { out };
         let mut value = match program.instr(store.value) {
             Instr::Convert(from, Overflow::Ieee) => *from,
             _ => store.value,
@@ -101,8 +102,6 @@ impl Fused {
             let (batch, along) = split(access);
             let is_first = match along {
                 [0, 1] | [1, 0] if batch.iter().all(|&s| s == 0) => {
-                    let type_of_bias =
-                        if is_of_codes && out == DType::F32 { DType::BF16 } else { out };
                     dtype == type_of_bias && fused.bias.replace((access.clone(), dtype)).is_none()
                 }
                 [0, _] | [_, 0] => false,
