@@ -9,7 +9,7 @@
 mod again;
 mod beside;
 
-use super::region::{Cut, cut, is_cloned, label};
+use super::region::{Cut, Outline, cut, is_cloned, label, outline};
 use super::{is_step_of_its_own, one_step};
 use crate::lower::{contraction, is_contraction};
 use crate::meeting_order::met_before;
@@ -20,7 +20,7 @@ use overdrive_ir::plan::Note;
 use overdrive_ir::{
     Builder, DType, Expr, Graph, GraphError, Node, NodeId, Origin, Port, Prim, Target, Value,
 };
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 /// Bound on a group or a region of a cast, so that generated loops stay readable and register
 /// pressure sane. An update of AdamW with moments in codes has more than 50 members.
@@ -41,6 +41,8 @@ struct Grouping<'g> {
     /// The groups that compute a node again.
     copies: HashMap<u32, BTreeSet<usize>>,
     readers: Readers,
+    /// Whether each node is copied into the groups that read it.
+    cloned: Vec<bool>,
     /// Whether products of codes are computed. They are so fast that their epilogues show.
     multiplies_codes: bool,
     /// Values that each collective comes after on all ranks, beside its operands.
@@ -55,10 +57,16 @@ pub fn groups(
 ) -> Result<Graph, GraphError> {
     let group_of = vec![None; graph.nodes().len()];
     let (groups, copies) = (vec![], HashMap::new());
-    let (readers, met_before) = (Readers::of(graph), met_before(graph));
-    let multiplies_codes = graph.nodes().iter().any(|node| multiplies_codes(graph, node));
-    let mut grouping =
-        Grouping { graph, group_of, groups, copies, readers, multiplies_codes, met_before };
+    let mut grouping = Grouping {
+        graph,
+        group_of,
+        groups,
+        copies,
+        readers: Readers::of(graph),
+        cloned: graph.nodes().iter().map(|node| is_cloned(graph, node)).collect(),
+        multiplies_codes: graph.nodes().iter().any(|node| multiplies_codes(graph, node)),
+        met_before: met_before(graph),
+    };
     for index in 0..graph.nodes().len() as u32 {
         grouping.place(index, target, notes);
     }
@@ -70,7 +78,7 @@ pub fn groups(
 impl Grouping<'_> {
     fn place(&mut self, index: u32, target: &dyn Target, notes: &mut Vec<Note>) {
         let node = self.graph.node(NodeId(index));
-        if is_cloned(self.graph, node) || !is_step_of_its_own(self.graph, node, target) {
+        if self.cloned[index as usize] || !is_step_of_its_own(self.graph, node, target) {
             return;
         }
         let mut group = self.groups.len();
@@ -116,7 +124,7 @@ impl Grouping<'_> {
             if let Origin::Node(id, _) = self.graph.origin(value) {
                 match self.group_of[id.0 as usize] {
                     Some(group) => drop(found.insert(group)),
-                    None if is_cloned(self.graph, self.graph.node(id)) => {
+                    None if self.cloned[id.0 as usize] => {
                         pending.extend(&self.graph.node(id).operands);
                     }
                     None => {}
@@ -150,15 +158,17 @@ impl Grouping<'_> {
         if members.iter().any(|&id| self.is_rounded_ahead(self.graph.node(NodeId(id)))) {
             return Err("one launch rounds all vectors, as libraries add them to products".into());
         }
-        let cut = self.cut(&members);
-        if cut.inputs.len() + cut.outputs.len() > MAX_BUFFERS {
+        let Outline { inputs, outputs } =
+            outline(self.graph, &members, &self.cloned, |value| self.used_outside(value, &members));
+        if inputs.len() + outputs.len() > MAX_BUFFERS {
             return Err(format!("the group would touch more than {MAX_BUFFERS} buffers"));
         }
-        if cut.inputs.iter().any(|&v| self.depends_on(v, &members)) {
+        if self.depend_on(inputs, &members) {
             return Err(
                 "another step between them needs the first and is needed by the second".into()
             );
         }
+        let cut = cut(self.graph, &members, |value| outputs.contains(&value));
         if let Some(node) = contraction(&cut.region) {
             let elements = cut.region.ty(node.results[0]).elements();
             let as_large = |port: &&Port| cut.region.ty(port.value).elements() >= elements;
@@ -170,31 +180,34 @@ impl Grouping<'_> {
         one_step(&cut.region, target)
     }
 
-    fn cut(&self, members: &BTreeSet<u32>) -> Cut {
-        cut(self.graph, members, |value| self.used_outside(value, members))
+    /// A group as a region.
+    fn cut_of(&self, group: usize) -> Cut {
+        cut(self.graph, &self.groups[group], |value| self.is_given(value, group))
     }
 
-    /// A group as a region; nodes that it computes again give nothing to others.
-    fn cut_of(&self, group: usize) -> Cut {
-        let members = &self.groups[group];
-        let own =
-            |value| self.node_of(value).is_some_and(|id| self.group_of[id as usize] == Some(group));
-        cut(self.graph, members, |value| own(value) && self.used_outside(value, members))
+    /// What a group reads and gives.
+    fn outline_of(&self, group: usize) -> Outline {
+        let is_given = |value| self.is_given(value, group);
+        outline(self.graph, &self.groups[group], &self.cloned, is_given)
+    }
+
+    /// Whether a group gives a value of its to others. It keeps what it computes again to itself.
+    fn is_given(&self, value: Value, group: usize) -> bool {
+        self.node_of(value).is_some_and(|id| self.group_of[id as usize] == Some(group))
+            && self.used_outside(value, &self.groups[group])
     }
 
     /// True when somebody outside `members` reads the value and does not compute it again. Reads
     /// through cloned views by members are inside.
     fn used_outside(&self, value: Value, members: &BTreeSet<u32>) -> bool {
-        let mut outside = false;
-        self.each_reader(value, &mut |reader| {
-            outside |= reader.is_none_or(|id| {
+        self.any_reader(value, &|reader| {
+            reader.is_none_or(|id| {
                 let again = self.copies.get(&id).into_iter().flatten();
                 let of = self.group_of[id as usize].filter(|_| !members.contains(&id));
                 let alone = of.is_none() && !members.contains(&id);
                 alone || again.copied().chain(of).any(|group| !self.computes(group, value))
-            });
-        });
-        outside
+            })
+        })
     }
 
     /// Whether a group computes a value.
@@ -210,39 +223,39 @@ impl Grouping<'_> {
         }
     }
 
-    /// Shows `see` each node that reads the value, itself or through cloned views, and `None` for
-    /// outputs and updates.
-    fn each_reader(&self, value: Value, see: &mut dyn FnMut(Option<u32>)) {
-        for &reader in self.readers.nodes(value) {
-            let node = self.graph.node(reader);
-            match is_cloned(self.graph, node) {
-                true => node.results.iter().for_each(|&v| self.each_reader(v, see)),
-                false => see(Some(reader.0)),
+    /// Whether `is` holds for a node that reads the value, itself or through cloned views, or for
+    /// `None`, which stands for outputs and updates.
+    fn any_reader(&self, value: Value, is: &dyn Fn(Option<u32>) -> bool) -> bool {
+        let kept = self.readers.is_kept(value) && is(None);
+        kept || self.readers.nodes(value).iter().any(|&reader| {
+            match self.cloned[reader.0 as usize] {
+                true => {
+                    let results = &self.graph.node(reader).results;
+                    results.iter().any(|&value| self.any_reader(value, is))
+                }
+                false => is(Some(reader.0)),
             }
-        }
-        if self.readers.is_kept(value) {
-            see(None);
-        }
+        })
     }
 
-    /// Does computing `value` need a member of `members`, counting every group as one step?
-    fn depends_on(&self, value: Value, members: &BTreeSet<u32>) -> bool {
+    /// Does computing one of `pending` need a member of `members`, counting every group as one
+    /// step?
+    fn depend_on(&self, mut pending: Vec<Value>, members: &BTreeSet<u32>) -> bool {
         let first = *members.first().expect("groups are not empty");
-        let mut seen = HashSet::new();
-        let mut pending = vec![value];
+        let mut seen = vec![false; self.graph.nodes().len()];
         while let Some(value) = pending.pop() {
             let Origin::Node(id, _) = self.graph.origin(value) else { continue };
             if members.contains(&id.0) {
                 return true;
             }
-            if !seen.insert(id.0) {
+            if std::mem::replace(&mut seen[id.0 as usize], true) {
                 continue;
             }
             match self.group_of[id.0 as usize] {
                 Some(group) if self.groups[group].last().is_some_and(|&last| last < first) => {}
                 Some(group) => {
                     for &member in &self.groups[group] {
-                        seen.insert(member);
+                        seen[member as usize] = true;
                         pending.extend(&self.graph.node(NodeId(member)).operands);
                     }
                 }
@@ -266,13 +279,12 @@ impl Grouping<'_> {
             }
         }
         for index in 0..self.graph.nodes().len() as u32 {
-            let node = self.graph.node(NodeId(index));
             // A node that only its users' regions read is not emitted on its own.
-            if is_cloned(self.graph, node) {
+            if self.cloned[index as usize] {
                 continue;
             }
             if let Some(group) = self.group_of[index as usize] {
-                let reads = reads.entry(group).or_insert_with(|| self.cut_of(group).inputs);
+                let reads = reads.entry(group).or_insert_with(|| self.outline_of(group).inputs);
                 // A group may hold nodes that come long before and after what it reads.
                 let ready = reads.iter().all(|&value| self.is_there(value, &map));
                 if !ready && self.groups[group].last() != Some(&index) {
@@ -288,8 +300,9 @@ impl Grouping<'_> {
     /// Whether a value is emitted, or what it is a view of.
     fn is_there(&self, value: Value, map: &HashMap<Value, Expr<'_>>) -> bool {
         map.contains_key(&value)
-            || self.graph.producer(value).is_some_and(|node| {
-                is_cloned(self.graph, node) && node.operands.iter().all(|&v| self.is_there(v, map))
+            || self.node_of(value).is_some_and(|id| {
+                let operands = &self.graph.node(NodeId(id)).operands;
+                self.cloned[id as usize] && operands.iter().all(|&v| self.is_there(v, map))
             })
     }
 

@@ -7,7 +7,7 @@
 use crate::legalize::expanded_from;
 use crate::lower::index::is_view;
 use overdrive_ir::{Builder, Expr, Graph, Node, NodeId, Origin, Prim, Value};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// A group of nodes cut out of a graph.
 pub(crate) struct Cut {
@@ -17,6 +17,15 @@ pub(crate) struct Cut {
     pub(crate) inputs: Vec<Value>,
     /// The values that it computes for others, in the order of region outputs.
     pub(crate) outputs: Vec<Value>,
+}
+
+/// What a cut reads and gives, known without the graph of it. Most groups that are tried are
+/// refused for that alone.
+pub(super) struct Outline {
+    /// As of [`Cut`].
+    pub(super) inputs: Vec<Value>,
+    /// As of [`Cut`].
+    pub(super) outputs: Vec<Value>,
 }
 
 /// True for primitives that are computed element by element or by folding, or that cost nothing in
@@ -84,6 +93,40 @@ impl<'b> Cutter<'_, 'b> {
         let results = self.b.node(node.op.clone(), &operands, node.regions.clone());
         self.map.extend(node.results.iter().copied().zip(results));
     }
+}
+
+/// The outline of `members`. `cloned` says which nodes of the graph are copied into groups, and
+/// `used_outside` which results of the members somebody else reads.
+pub(super) fn outline(
+    graph: &Graph,
+    members: &BTreeSet<u32>,
+    cloned: &[bool],
+    used_outside: impl Fn(Value) -> bool,
+) -> Outline {
+    let results = || members.iter().flat_map(|&id| &graph.node(NodeId(id)).results);
+    let (mut seen, mut inputs) = (HashSet::new(), vec![]);
+    for &id in members {
+        // Operands are met in the order in which a cutter pulls them.
+        let mut pending: Vec<Value> =
+            graph.node(NodeId(id)).operands.iter().rev().copied().collect();
+        while let Some(value) = pending.pop() {
+            let origin = graph.origin(value);
+            if matches!(origin, Origin::Node(id, _) if members.contains(&id.0)) {
+                continue;
+            }
+            if !seen.insert(value) {
+                continue;
+            }
+            match origin {
+                Origin::Node(id, _) if cloned[id.0 as usize] => {
+                    pending.extend(graph.node(id).operands.iter().rev());
+                }
+                _ => inputs.push(value),
+            }
+        }
+    }
+    let outputs = results().copied().filter(|&value| used_outside(value)).collect();
+    Outline { inputs, outputs }
 }
 
 /// Cuts `members` out; `used_outside` says which of their results somebody else reads.

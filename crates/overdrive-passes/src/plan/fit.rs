@@ -7,6 +7,11 @@ use crate::rematerialize::{Rematerialize, policies};
 use overdrive_ir::plan::{Limited, Plan, Space};
 use overdrive_ir::{Graph, MemorySpace, Mode, Target, Tuning};
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
+use std::thread;
+
+/// The stack of a thread that plans: passes descend as deep as a graph's chains are long.
+const STACK_BYTES: usize = 64 << 20;
 
 /// A plan within its limit, and the tuning that made it.
 pub(super) struct Fitted {
@@ -44,33 +49,36 @@ pub(super) fn fit(
     let device = target.description();
     let during = (free.plan.arena_bytes[0] + free.plan.scratch_bytes()) as u64;
     let mut least = needed;
-    let mut try_to_fit = |policy| {
-        let found = attempt(tuning, policy)?;
+    let mut if_it_fits = |found: Fitted| {
         least = least.min(peak(&found));
         let spaces = device.spaces.iter().enumerate();
         let exceeds = |(at, space): (usize, &MemorySpace)| {
             found.plan.peak_bytes(Space(at as u8 + 1)) > space.bytes
         };
         let fits = peak(&found) <= limit && !spaces.into_iter().any(exceeds);
-        Ok::<_, PlanError>(fits.then(|| (found.plan.seconds(device), found)))
+        fits.then(|| (found.plan.seconds(device), found))
     };
     let policies = policies(graph)?;
     let best = if !device.spaces.is_empty() {
+        let all = [&[Rematerialize::None][..], &policies].concat();
+        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let mut best: Option<(f64, Fitted)> = None;
-        for policy in [Rematerialize::None].into_iter().chain(policies) {
-            let Some((seconds, found)) = try_to_fit(policy)? else { continue };
-            let copies = found.plan.steps.iter().any(|step| step.stream != 0);
-            if best.as_ref().is_none_or(|(fastest, _)| seconds < *fastest) {
-                best = Some((seconds, found));
-            }
-            // Those that follow compute more again.
-            if !copies {
-                break;
+        'all: for some in all.chunks(cores) {
+            for found in on_threads(some, &|&policy| attempt(tuning, policy)) {
+                let Some((seconds, found)) = if_it_fits(found?) else { continue };
+                let copies = found.plan.steps.iter().any(|step| step.stream != 0);
+                if best.as_ref().is_none_or(|(fastest, _)| seconds < *fastest) {
+                    best = Some((seconds, found));
+                }
+                // Those that follow compute more again.
+                if !copies {
+                    break 'all;
+                }
             }
         }
         best
     } else {
-        first_that_fits(&policies, try_to_fit)?
+        first_that_fits(&policies, |policy| Ok(if_it_fits(attempt(tuning, policy)?)))?
     };
     let waits = !device.spaces.is_empty();
     let graph = graph.name().to_owned();
@@ -79,6 +87,24 @@ pub(super) fn fit(
     let free_seconds = free.plan.seconds(device);
     fitted.plan.limited = Some(Limited { free_bytes: needed, free_seconds, seconds });
     Ok(fitted)
+}
+
+/// What `work` makes of each item, a thread an item.
+fn on_threads<T: Sync, R: Send>(items: &[T], work: &(impl Fn(&T) -> R + Sync)) -> Vec<R> {
+    thread::scope(|scope| {
+        let started: Vec<_> = items
+            .iter()
+            .map(|item| {
+                let thread = thread::Builder::new().stack_size(STACK_BYTES);
+                let started = thread.spawn_scoped(scope, move || work(item));
+                started.map_err(|_| work(item))
+            })
+            .collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, R>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        started.into_iter().map(|thread| thread.map_or_else(|done| done, join)).collect()
+    })
 }
 
 /// The first of policies that compute more and more again, and so take less and less memory. If

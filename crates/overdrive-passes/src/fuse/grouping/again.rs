@@ -7,10 +7,10 @@
 //! partitioner, from step to step. Invariant: bytes written and read become fewer with each value
 //! that is dropped.
 
-use super::{Grouping, MAX_BUFFERS, MAX_MEMBERS, is_contraction, one_step};
-use crate::fuse::is_cloned;
+use super::{Grouping, MAX_BUFFERS, MAX_MEMBERS, Outline, is_contraction, one_step};
 use overdrive_ir::plan::{Note, Recomputing};
 use overdrive_ir::{NodeId, Target, Value};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most nodes that are computed again for one value.
@@ -54,10 +54,10 @@ impl Grouping<'_> {
         if self.groups[group].len() < 2 {
             return None;
         }
-        let cut = self.cut_of(group);
-        let candidates = cut.outputs.iter().filter(|value| !declined.contains(value));
+        let outputs = self.outline_of(group).outputs;
+        let candidates = outputs.iter().filter(|value| !declined.contains(value));
         candidates
-            .filter_map(|&value| Some((value, self.plan_of(value, group, &cut.outputs)?)))
+            .filter_map(|&value| Some((value, self.plan_of(value, group, &outputs)?)))
             .filter(|(_, plan)| plan.saved > target.description().bytes_of_latency as i64)
             .max_by_key(|(_, plan)| plan.saved)
     }
@@ -72,7 +72,7 @@ impl Grouping<'_> {
         let readers = self.reading(value, group)?;
         let known: BTreeMap<usize, BTreeSet<Value>> = readers
             .iter()
-            .map(|&reader| (reader, self.cut_of(reader).inputs.into_iter().collect()))
+            .map(|&reader| (reader, self.outline_of(reader).inputs.into_iter().collect()))
             .collect();
         let search = Search { grouping: self, group, value, stored, known: &known };
         let (mut nodes, mut leaves) = (BTreeSet::new(), BTreeSet::new());
@@ -86,15 +86,17 @@ impl Grouping<'_> {
     /// The groups other than `group` that read a value and do not compute it. `None` if there is
     /// none, or if anything that is no group reads it.
     fn reading(&self, value: Value, group: usize) -> Option<BTreeSet<usize>> {
-        let (mut readers, mut all) = (BTreeSet::new(), true);
-        self.each_reader(value, &mut |reader| {
+        let readers = RefCell::new(BTreeSet::new());
+        let is_alone = self.any_reader(value, &|reader| {
             let of = reader.and_then(|id| Some((id, self.group_of[id as usize]?)));
-            let Some((id, of)) = of else { return all = false };
-            readers.insert(of);
-            readers.extend(self.copies.get(&id).into_iter().flatten());
+            let Some((id, of)) = of else { return true };
+            readers.borrow_mut().insert(of);
+            readers.borrow_mut().extend(self.copies.get(&id).into_iter().flatten());
+            false
         });
+        let mut readers = readers.into_inner();
         readers.retain(|&reader| reader != group && !self.computes(reader, value));
-        (all && !readers.is_empty()).then_some(readers)
+        (!is_alone && !readers.is_empty()).then_some(readers)
     }
 
     /// Copies the nodes into the groups that read them, if each of these still is one step. Removes
@@ -134,11 +136,8 @@ impl Grouping<'_> {
     fn needs(&self, group: usize, node: u32) -> bool {
         let members = &self.groups[group];
         self.graph.node(NodeId(node)).results.iter().any(|&result| {
-            let mut inside = false;
-            self.each_reader(result, &mut |reader| {
-                inside |= reader.is_some_and(|id| members.contains(&id));
-            });
-            inside || self.used_outside(result, members)
+            self.any_reader(result, &|reader| reader.is_some_and(|id| members.contains(&id)))
+                || self.used_outside(result, members)
         })
     }
 
@@ -149,10 +148,10 @@ impl Grouping<'_> {
         if members.len() == 1 && is_contraction(self.graph.node(NodeId(*first))) {
             return true;
         }
-        let cut = self.cut_of(group);
+        let Outline { inputs, outputs } = self.outline_of(group);
         members.len() <= MAX_MEMBERS + MOST_NODES
-            && cut.inputs.len() + cut.outputs.len() <= MAX_BUFFERS
-            && one_step(&cut.region, target).is_ok()
+            && inputs.len() + outputs.len() <= MAX_BUFFERS
+            && one_step(&self.cut_of(group).region, target).is_ok()
     }
 }
 
@@ -200,8 +199,8 @@ impl Search<'_, '_> {
         let graph = self.grouping.graph;
         let producer = self.grouping.node_of(value).map(|id| (id, graph.node(NodeId(id))));
         // Views and scalars are copied to where they are read.
-        if let Some((_, node)) = producer
-            && is_cloned(graph, node)
+        if let Some((id, node)) = producer
+            && self.grouping.cloned[id as usize]
         {
             let parts = node.operands.iter().map(|&v| self.walk(v, nodes, leaves));
             return parts.sum();

@@ -41,14 +41,12 @@ impl Grouping<'_> {
             let summed = self.graph.ty(node.operands[0]);
             Some((summed.sizes(), axes.clone()))
         })?;
-        let stored = self.cut_of(group).outputs;
+        let stored = self.outline_of(group).outputs;
         let is_for_ranks = stored.iter().all(|&value| {
-            let mut all = true;
-            self.each_reader(value, &mut |reader| {
+            !self.any_reader(value, &|reader| {
                 let prim = reader.and_then(|id| self.graph.node(NodeId(id)).op.prim());
-                all &= prim.is_some_and(|prim| prim.channel().is_some());
-            });
-            all
+                prim.is_none_or(|prim| prim.channel().is_none())
+            })
         });
         is_for_ranks.then_some(sum)
     }
