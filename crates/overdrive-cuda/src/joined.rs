@@ -3,7 +3,7 @@
 
 use crate::compiler::Architecture;
 use crate::launch::{Launch, Refusal, Site};
-use crate::{gemm, loops};
+use crate::{gemm, kernels, loops};
 use overdrive_ir::plan::{Bond, GemmCall, Program, Step, StepKind};
 use overdrive_ir::{Choice, Decline, Kernel, Tuning};
 
@@ -18,7 +18,11 @@ pub(crate) fn answer(
     let can = match bond {
         Bond::Small => hopper && gemm::bunches(steps) || loops::bunches(steps),
         Bond::Sum => hopper && gemm::adds(before, last),
-        Bond::Alike => gemm::joins(before, last, architecture) || loops::joins(before, last),
+        Bond::Alike => {
+            gemm::joins(before, last, architecture)
+                || loops::joins(before, last)
+                || kernels::joins(before, last)
+        }
         Bond::Rows => match before {
             [step] if hopper => gemm::follows(step, last)?,
             _ => false,
@@ -74,6 +78,7 @@ pub(crate) fn compile(
         Bond::Sum => gemm::compile_summed(site, &gemm::calls(&all)),
         Bond::Alike => match steps[0].kind {
             StepKind::Gemm(_) => gemm::compile_together(site, &gemm::calls(&all)),
+            StepKind::Kernel(_) => kernels::compile_together(site, steps),
             _ => loops::compile_together(site, steps),
         },
         Bond::Rows => gemm::compile_following(site, followed(&all)),

@@ -12,6 +12,9 @@ use overdrive_ir::{Decline, Mode, Tuning};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Bytes of parameters that a kernel may have since CUDA 12.1.
+pub(crate) const PARAMETER_BYTES: usize = 32_764;
+
 /// Address of each slot of a plan in device memory during a call.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Addresses {

@@ -419,6 +419,58 @@ fn the_largest_magnitude_is_that_of_each_call() {
     }
 }
 
+/// Casts that follow each other are one launch, whose results are those of each alone, and of each
+/// call.
+#[test]
+fn casts_of_one_kind_are_one_launch() {
+    let Some(backend) = gpu() else { return };
+    let whole = [[128, 128], [256, 384], [2048, 128], [4096, 3072]];
+    let partial = [[37, 53], [1, 300], [1000, 72], [130, 7]];
+    for (dtype, shapes) in
+        [(DType::F32, whole), (DType::BF16, whole), (DType::F32, partial), (DType::F16, partial)]
+    {
+        let b = Builder::new("casts");
+        let scale = b.input("scale", TensorType::scalar(DType::F32));
+        for (i, shape) in shapes.into_iter().enumerate() {
+            let x = b.input(&format!("x{i}"), TensorType::new(dtype, shape));
+            for (name, y) in ["codes", "transposed", "largest"]
+                .iter()
+                .zip(x.cast_transpose(scale, DType::F8E4M3))
+            {
+                b.output(&format!("{name}{i}"), y);
+            }
+        }
+        let graph = b.finish().unwrap();
+        for mode in [Mode::Compile, Mode::Graph] {
+            let ready = backend.compile(&graph, mode, &Tuning::default()).unwrap();
+            let plan = ready.plan().to_string();
+            assert!(plan.contains("4 x cast_transpose"), "{plan}");
+            let (mut session, mut state) = (ready.session().unwrap(), State::default());
+            let types = graph.outputs().iter().map(|port| graph.ty(port.value));
+            let mut outputs: Vec<_> = types.map(|ty| backend.output(ty).unwrap()).collect();
+            for call in 0..3 {
+                let scale = Array::from_f64(DType::F32, &[], vec![0.0078125]);
+                let x = |(i, shape): (u64, &[usize; 2])| {
+                    let factor = [1.0, 8.0, 0.125][(i as usize + call) % 3];
+                    normal(dtype, shape, 10 * call as u64 + i).map(|x| x * factor)
+                };
+                let inputs: Vec<Array> =
+                    [scale].into_iter().chain((0..).zip(&shapes).map(x)).collect();
+                let expected = eval(&graph, &inputs, &mut States::new());
+                let upload = |x: &Array| backend.upload(&x.to_tensor()).unwrap();
+                let inputs: Vec<_> = inputs.iter().map(upload).collect();
+                session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
+                for ((port, expected), found) in graph.outputs().iter().zip(&expected).zip(&outputs)
+                {
+                    let found = backend.download(found).unwrap().to_f64();
+                    let is_equal = expected.to_tensor().to_f64() == found;
+                    assert!(is_equal, "{} of {dtype}, call {call} in {mode}", port.name);
+                }
+            }
+        }
+    }
+}
+
 /// The layer, its gradients and the magnitudes that scales to come are made of.
 #[test]
 fn a_layer_on_codes_with_delayed_scales() {

@@ -369,6 +369,32 @@ fn biases_of_products_of_codes_are_rounded_together() {
     }
 }
 
+/// A step casts all weights by one launch, before the layers. Large products of codes are launched
+/// one by one, small ones of the same x together.
+#[test]
+fn weights_are_cast_together_and_large_products_are_not_joined() {
+    for (rows, together) in [(16_384_usize, false), (256, true)] {
+        let b = Builder::new("layers");
+        let x = b.input("x", TensorType::new(DType::BF16, [rows, 768]));
+        let scale = |name: &str| b.state(name, TensorType::scalar(DType::F32), Init::ZEROS);
+        let [of_x, of_dy] = ["x", "dy"].map(scale);
+        let mut y = Vec::new();
+        for (layer, width) in [("query", 768_usize), ("key", 768), ("wide", 3072)] {
+            let _scope = b.scope(layer);
+            let w = b.state("w", TensorType::new(DType::F32, [768usize, width]), Init::ZEROS);
+            y.push(x.float8_linear(w, Some([of_x, scale("scale"), of_dy]), FORMATS));
+            b.update(&format!("{layer}.w"), w * 0.5);
+        }
+        y.iter().enumerate().for_each(|(i, y)| b.output(&format!("y{i}"), *y));
+        let graph = b.finish().unwrap();
+        let plan = plan(&graph, Mode::Compile, &Gpu::new(&h200()), &Tuning::default()).unwrap();
+        let names: Vec<&str> = plan.steps.iter().map(|step| step.name.as_str()).collect();
+        assert_eq!(names[0], "3 x cast_transpose", "{plan}");
+        let joined = names.contains(&"2 x float8_linear");
+        assert_eq!(joined, together, "{plan}");
+    }
+}
+
 /// Rows under scales of their own take one cast for x, w and dy each, too.
 #[test]
 fn layers_on_codes_of_rows_cast_each_tensor_once() {

@@ -49,7 +49,7 @@ impl Study for Training {
     }
 
     fn run(&self, context: &Context<'_>, results: &mut Results) {
-        const LARGE: &[&str] = &["bf16", "fp8"];
+        const LARGE: &[&str] = &["bf16", "fp8", "fp8-head"];
         let peers = RankPeers::of(context, 1);
         let study = self.name();
         let mut of =
@@ -59,9 +59,9 @@ impl Study for Training {
                 take(context, &peers, &Compared { study, model, ways: &ways, parts }, results);
             };
         match (context.device().is_accelerator(), context.is_brief()) {
-            (true, true) => of("gpt-125m", 4, LARGE, &PARTS[..1]),
+            (true, true) => of("gpt-125m", 4, &LARGE[..2], &PARTS[..1]),
             (true, false) => {
-                let all = ["bf16", "f16", "fp8", "fp8-e4m3", "fp8-current", "fp8-rows"];
+                let all = ["bf16", "f16", "fp8", "fp8-head", "fp8-e4m3", "fp8-current", "fp8-rows"];
                 of("gpt-125m", 16, &all, &PARTS);
                 of("gpt-350m", 16, LARGE, &PARTS);
                 of("gpt-1.3b", 8, LARGE, &PARTS);

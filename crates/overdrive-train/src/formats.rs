@@ -41,6 +41,7 @@ pub const FORMATS: &[NamedFormats] = &[
     plain("bf16", BF16, "Contractions in bf16"),
     plain("f16", F16, "Contractions in f16, the loss scaled"),
     fp8("fp8", (F8E5M2, Tensor, Delayed), "Linear layers in e4m3, gradients e5m2, delayed scales"),
+    with_head(fp8("fp8-head", (F8E5M2, Tensor, Delayed), "As fp8, the last layer in fp8 too")),
     fp8("fp8-e4m3", (F8E4M3, Tensor, Delayed), "As fp8, gradients in e4m3 too"),
     fp8("fp8-current", (F8E5M2, Tensor, Current), "As fp8, the scale of each tensor from itself"),
     fp8("fp8-e4m3-current", (F8E4M3, Tensor, Current), "As fp8-current, gradients in e4m3 too"),
@@ -61,6 +62,14 @@ const fn fp8(
 ) -> NamedFormats {
     let float8 = Some(Float8::new(gradient, granularity, scaling));
     NamedFormats { name, help, formats: Formats { precision: BF16, float8 } }
+}
+
+/// The same with the last layer on codes too.
+const fn with_head(mut named: NamedFormats) -> NamedFormats {
+    if let Some(float8) = &mut named.formats.float8 {
+        float8.last = true;
+    }
+    named
 }
 
 impl Formats {

@@ -79,7 +79,7 @@ fn heard(stop: &Stop, number: i32) {
     }
     stop.request(signal);
     stop.unless_heeded(|| {
-        note!("interrupted: nothing was written");
+        note!("interrupted: nothing was under way that would have been kept");
         end();
     });
     note!("interrupted: finished work will be kept; a second signal ends at once");

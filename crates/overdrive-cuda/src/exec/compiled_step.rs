@@ -7,6 +7,8 @@ use cudarc::driver::CudaStream;
 use overdrive_ir::plan::{HostCall, Plan, StepKind};
 use overdrive_ir::{BackendError, SlotId};
 use std::borrow::Cow;
+use std::collections::HashSet;
+use std::hash::Hash;
 use std::sync::Arc;
 
 /// A compiled step.
@@ -57,6 +59,19 @@ fn on_host(call: &HostCall, device: &Device, addresses: &Addresses) -> Result<()
         store(&mut content);
         device.upload(&content, addresses.of(slot))
     })
+}
+
+/// The order in which steps of these sorts are compiled: one of each sort first, then the others.
+/// Layers repeat, and whoever needs a kernel that is being compiled waits for it.
+pub(super) fn different_first<S: Eq + Hash>(sorts: impl Iterator<Item = S>) -> Vec<usize> {
+    let mut known = HashSet::new();
+    let (mut order, mut again) = (vec![], vec![]);
+    for (index, sort) in sorts.enumerate() {
+        let to = if known.insert(sort) { &mut order } else { &mut again };
+        to.push(index);
+    }
+    order.append(&mut again);
+    order
 }
 
 /// Compiles the step of `site`.
@@ -134,5 +149,15 @@ impl Launch for SlotCopy {
         let places = (addresses.of(self.from), addresses.of(self.to));
         // SAFETY: both slots have `bytes` bytes and are apart.
         unsafe { memory::copy(stream, places, self.bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_step_of_each_sort_is_compiled_before_others_of_it() {
+        assert_eq!(different_first("norm cast norm cast loss".split(' ')), [0, 1, 4, 2, 3]);
     }
 }

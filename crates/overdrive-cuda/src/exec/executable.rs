@@ -3,7 +3,7 @@
 //! Long because what an executable and a session hold, and a call through both, are one story.
 
 use super::caller::Caller;
-use super::compiled_step::{CompiledStep, SlotCopy, compile};
+use super::compiled_step::{CompiledStep, SlotCopy, compile, different_first};
 use super::copies::passed;
 use super::enqueuer::{Enqueuer, Moment};
 use super::queues::Queues;
@@ -15,7 +15,7 @@ use crate::nccl::{PlanRanks, Ranks};
 use crate::{Device, Error};
 use cudarc::driver::{CudaEvent, CudaStream};
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, StepProfile, TimedSample};
-use overdrive_ir::plan::{Derived, Prepared, Signature, Space, StepKind};
+use overdrive_ir::plan::{Derived, Prepared, Signature, Space, Step, StepKind};
 use overdrive_ir::{Arguments, BackendError, Executable, Plan, Session, SlotId, Tensor, Tuning};
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
@@ -116,10 +116,12 @@ fn compiled(
     };
     let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let compilers = cores.min(COMPILERS).min(plan.steps.len());
+    let sort = |step: &Step| (step.name.clone(), step.cost.flops, step.cost.bytes);
+    let order = different_first(plan.steps.iter().map(sort));
     let next = AtomicUsize::new(0);
     let take = || {
-        let index = next.fetch_add(1, Ordering::Relaxed);
-        plan.steps.get(index).map(|step| (index, step))
+        let index = *order.get(next.fetch_add(1, Ordering::Relaxed))?;
+        Some((index, &plan.steps[index]))
     };
     let compiler = || {
         let mut own = vec![];

@@ -11,13 +11,16 @@
 // all. A maximum is the same in any order. Blocks meet once in a counter, which the last of them
 // leaves as the next launch expects it: nothing is cleared before a launch.
 //
+// A launch may cast several matrices, each of them by blocks of its own. Casts of weights are such
+// a launch: one after another, most end before memory is busy.
+//
 // X: bf16, f16 or f32, the type of x. EACH_OPERAND(f): f(n, type) of each tensor that x is computed
 // from. COMPUTED: whether x is `value` of them, in f32, before it is rounded to X; else it is the
 // first. CODE: f8e4m3 or f8e5m2. WHOLE: rows of eight, columns of sixteen, all of them aligned and
 // dense. FULL: no tile reaches outside. LINES: whether each row and each column has a scale, a
 // power of two; else one covers all. HAS_CODES, HAS_TRANSPOSED, HAS_LARGEST, HAS_SUMS: which
-// results are wanted. RESIDENT: blocks of a multiprocessor. Numbers of 32 bits are read where they
-// are used: copies of half a sector would take each sector twice.
+// results are wanted. RESIDENT: blocks of a multiprocessor. PARTS: matrices of a launch. Numbers of
+// 32 bits are read where they are used: copies of half a sector would take each sector twice.
 
 constexpr int TILE = 128, THREADS = 256, HALVES = 2, ROWS = 4, STAGES = 2;
 constexpr int ACROSS = TILE / 8, DOWN = THREADS / ACROSS; // threads along rows, and down
@@ -36,7 +39,23 @@ struct Matrices {
     i64 x[2][2], codes[2], transposed[2], sums[2], scales[2]; // strides
 };
 
-#define POINTER(n, T) const T *x##n,
+// A matrix with its blocks.
+struct Part {
+#define POINTER(n, T) const T* x##n;
+    EACH_OPERAND(POINTER)
+    const SCALE *scale, *scale_of_column;
+    CODE *codes, *transposed;
+    u32* largest;
+    f32* sums;
+    Counter* counter;
+    Matrices at;
+    u32 first, blocks;
+};
+
+struct Parts {
+    Part at[PARTS];
+};
+
 #define COUNT(n, T) +1
 // Pieces of 16 bytes in which eight columns of a row are brought.
 constexpr int PIECES = 0 EACH_OPERAND(COUNT);
@@ -154,15 +173,16 @@ __device__ __forceinline__ void take(T (&to)[8], const T* from, i64 stride, int 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-    cast_transpose(EACH_OPERAND(POINTER) const SCALE* scale_of, const SCALE* scale_of_column,
-                   CODE* codes, CODE* transposed, u32* largest, f32* sums, Counter* counter,
-                   const __grid_constant__ Matrices at) {
+    cast_transpose(const __grid_constant__ Parts matrices) {
     __shared__ u32 exchange[PLACES][HAS_TRANSPOSED ? TILE * WORDS : 1];
     __shared__ f32 parts[PLACES][HAS_SUMS ? WARPS : 1][TILE];
     __shared__ u32 most[WARPS];
+    const Part& part = matrices.at[PARTS == 1 ? 0 : last_from(matrices.at, blockIdx.x)];
+    const Matrices& at = part.at;
+    const u32 block = blockIdx.x - part.first;
     after_previous();
     const auto number = [](const SCALE* scale) { return convert<f32>(*scale); };
-    const f32 scale = LINES ? 1 : number(scale_of), reciprocal = __frcp_rn(scale);
+    const f32 scale = LINES ? 1 : number(part.scale), reciprocal = __frcp_rn(scale);
     // A product with a power of two is the quotient.
     const bool is_power =
         (__float_as_uint(scale) & 0x7fffff) == 0 && 1e-37f < scale && scale < 1e37f;
@@ -180,15 +200,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 int piece = 0;
-#define ASK(n, T) ask(x##n + row * at.x[n][0] + column + r * at.x[n][0], stage, r, piece);
+#define ASK(n, T) ask(part.x##n + row * at.x[n][0] + column + r * at.x[n][0], stage, r, piece);
                 EACH_OPERAND(ASK)
             }
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
-    if constexpr (AHEAD) bring(blockIdx.x, 0, 0);
+    if constexpr (AHEAD) bring(block, 0, 0);
     int turns = 0;
-    for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x, ++turns) {
+    for (u32 tile = block; tile < tiles; tile += part.blocks, ++turns) {
         const i64 row0 = (i64)(tile / wide) * TILE, column0 = (i64)(tile % wide) * TILE;
         const i64 column = column0 + across;
         const int columns = FULL ? 8 : (int)max(0ll, min(at.columns - column, 8ll));
@@ -199,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         if constexpr (LINES && HAS_TRANSPOSED) {
 #pragma unroll
             for (int c = 0; c < 8; ++c) {
-                const SCALE* const own = scale_of_column + (column + c) * at.scales[1];
+                const SCALE* const own = part.scale_of_column + (column + c) * at.scales[1];
                 by_column[c] = c < columns ? __frcp_rn(number(own)) : 1;
             }
         }
@@ -207,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         for (int half = 0; half < HALVES; ++half) {
             if constexpr (AHEAD) {
                 const bool is_last = half + 1 == HALVES;
-                bring(is_last ? tile + gridDim.x : tile, is_last ? 0 : half + 1, stage ^ 1);
+                bring(is_last ? tile + part.blocks : tile, is_last ? 0 : half + 1, stage ^ 1);
                 asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
             }
             const i64 row = row0 + half * HALF + down * ROWS;
@@ -219,8 +239,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                 int piece = 0;
 #define TAKE(n, T)                                                                               \
     T v##n[8] = {};                                                                              \
-    take(v##n, x##n + row * at.x[n][0] + column * at.x[n][1] + r * at.x[n][0], at.x[n][1],       \
-         count, stage, r, piece);
+    take(v##n, part.x##n + row * at.x[n][0] + column * at.x[n][1] + r * at.x[n][0],              \
+         at.x[n][1], count, stage, r, piece);
                 EACH_OPERAND(TAKE)
 #if COMPUTED
 #define ELEMENT(n, T) , v##n[c]
@@ -249,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                     for (int c = 0; c < 8; ++c) sum[c] += numbers[c];
                 u32 line[2]; // of the row
                 if constexpr (LINES) {
-                    const SCALE* const own = scale_of + (row + r) * at.scales[0];
+                    const SCALE* const own = part.scale + (row + r) * at.scales[0];
                     const f32 by_row = HAS_CODES && count > 0 ? __frcp_rn(number(own)) : 1;
                     f32 turned[8];
 #pragma unroll
@@ -273,7 +293,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                 }
                 if constexpr (HAS_CODES) {
                     CODE* const to =
-                        codes + row * at.codes[0] + column * at.codes[1] + r * at.codes[0];
+                        part.codes + row * at.codes[0] + column * at.codes[1] + r * at.codes[0];
                     if constexpr (WHOLE) {
                         if (count > 0)
                             *reinterpret_cast<u64*>(to) = line[0] | (u64)line[1] << 32;
@@ -320,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                 f32 all = parts[side][0][threadIdx.x];
 #pragma unroll
                 for (int w = 1; w < WARPS; ++w) all += parts[side][w][threadIdx.x];
-                sums[row0 / TILE * at.sums[0] + (column0 + threadIdx.x) * at.sums[1]] = all;
+                part.sums[row0 / TILE * at.sums[0] + (column0 + threadIdx.x) * at.sums[1]] = all;
             }
         }
         if constexpr (HAS_TRANSPOSED) {
@@ -333,7 +353,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #pragma unroll
                 for (int j = 0; j < 4; ++j)
                     line.at[j] = met[n * WORDS + ((piece * 4 + j) ^ turn(n))];
-                CODE* const to = transposed + column * at.transposed[0] + row * at.transposed[1];
+                CODE* const to = part.transposed + column * at.transposed[0] + row * at.transposed[1];
                 if constexpr (WHOLE) {
                     *reinterpret_cast<Vector<u32, 4>*>(to) = line;
                 } else {
@@ -352,11 +372,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         if (threadIdx.x == 0) {
 #pragma unroll
             for (int w = 1; w < WARPS; ++w) mine = max(mine, most[w]);
+            Counter* const counter = part.counter;
             atomicMax(&counter->largest, mine);
             __threadfence();
-            if (atomicAdd(&counter->done, 1) == gridDim.x - 1) {
+            if (atomicAdd(&counter->done, 1) == part.blocks - 1) {
                 __threadfence();
-                *largest = atomicExch(&counter->largest, 0);
+                *part.largest = atomicExch(&counter->largest, 0);
                 counter->done = 0;
             }
         }

@@ -1,18 +1,21 @@
 //! `cast_transpose`: codes of one byte in both orders, the largest magnitude and sums of columns.
-//! All come from one read of x, or of the tensors that x is computed from.
+//! All come from one read of x, or of the tensors that x is computed from. One launch may do several
+//! calls whose operands are of the same types and lie alike, whatever their sizes.
 
 use super::line::{Compile, Launched, NamedKernel, Sources};
 use super::nest::ViewStart;
 use crate::Error;
 use crate::compiler::KernelSource;
 use crate::entry::Entry;
-use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::launch::{Addresses, Launch, PARAMETER_BYTES, Refusal, Site};
 use crate::loops::print::Spelling;
 use crate::loops::{gelu, loose};
 use crate::memory::DeviceBytes;
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::CastTranspose;
-use overdrive_ir::plan::{Access, Instr, KernelCall, Program, Register, View};
+use overdrive_ir::plan::{
+    Access, Instr, KernelCall, KernelOp, Program, Register, Step, StepKind, View,
+};
 use overdrive_ir::{Builder, DType, Decline, Graph, OpRef, Operation, TensorType, Unary};
 use overdrive_passes::elementwise;
 use std::borrow::Cow;
@@ -31,6 +34,11 @@ const MOST: usize = 2;
 const BROUGHT: usize = 2 * 4 * 16;
 /// Bytes of `Counter` of `cast_transpose.cu`.
 const COUNTER_BYTES: usize = 8;
+/// Rounds of a launch of several calls: blocks of fewer tiles end at the same time, those of more
+/// start less often.
+const ROUNDS: usize = 4;
+/// Most tiles of a block of such a launch.
+const TILES: usize = 8;
 
 /// Why the op over operands of these types has no kernel; `None` where it has, and of other ops.
 fn declines(op: &Operation, types: &[TensorType]) -> Option<Decline> {
@@ -77,9 +85,9 @@ struct Matrices {
     scales: [i64; 2],
 }
 
+/// `Part` of `cast_transpose.cu`, but for places.
 #[derive(Debug)]
-struct CompiledCastTranspose {
-    entry: Entry,
+struct Part {
     /// The tensors that x is computed from.
     of: Vec<ViewStart>,
     /// The scale, or those of rows and of columns.
@@ -90,9 +98,17 @@ struct CompiledCastTranspose {
     /// resets it at its end.
     counter: Option<DeviceBytes>,
     at: Matrices,
+    blocks: u32,
 }
 
-/// All that a specialisation depends on.
+#[derive(Debug)]
+struct CompiledCastTranspose {
+    entry: Entry,
+    parts: Vec<Part>,
+}
+
+/// All that a specialisation depends on, but for the number of calls.
+#[derive(PartialEq)]
 struct Special<'a> {
     /// The type of x.
     x: DType,
@@ -160,7 +176,14 @@ impl Special<'_> {
         if self.is_whole && self.of.len() == 1 { 3 } else { 2 }
     }
 
-    fn source(&self) -> Result<KernelSource, String> {
+    /// Bytes of a `Part`.
+    fn part_bytes(&self) -> usize {
+        const POINTERS: usize = 7;
+        8 * (self.of.len() + POINTERS + 1) + size_of::<Matrices>()
+    }
+
+    /// The source for so many calls.
+    fn source(&self, parts: usize) -> Result<KernelSource, String> {
         let value = match self.region {
             Some(region) => value(&elementwise(region)?, &self.of),
             None => String::new(),
@@ -182,6 +205,7 @@ impl Special<'_> {
             ("HAS_LARGEST", largest),
             ("HAS_SUMS", sums),
             ("RESIDENT", self.resident().to_string()),
+            ("PARTS", parts.to_string()),
         ];
         let text = Cow::Owned(format!("#include \"loop.cuh\"\n{value}{TEXT}"));
         Ok(KernelSource { name: Cow::Borrowed("cast_transpose"), text, defines })
@@ -235,7 +259,10 @@ fn sources() -> Vec<KernelSource> {
         of_lines(true),
         of_lines(false),
     ];
-    all.map(|special| special.source().expect("the region is elementwise")).into()
+    let source =
+        |special: &Special<'_>, parts| special.source(parts).expect("the region is elementwise");
+    let several = source(&plain([f32, e4m3], true, [true, true, true, false]), 2);
+    all.iter().map(|special| source(special, 1)).chain([several]).collect()
 }
 
 /// The op, the views of what x is computed from, and those of the scales.
@@ -278,56 +305,122 @@ fn special<'a>(call: &KernelCall, op: &OpRef, regions: &'a [Graph]) -> Special<'
     }
 }
 
+/// The call of a step that may be cast beside others, with its op.
+fn castable(step: &Step) -> Option<(&KernelCall, &OpRef)> {
+    let StepKind::Kernel(call) = &step.kind else { return None };
+    let KernelOp::Composite(op, regions) = &call.op else { return None };
+    (regions.is_empty() && op.downcast::<CastTranspose>().is_some()).then_some((call, op))
+}
+
+/// Whether one launch can do a step beside others.
+pub(crate) fn joins(steps: &[&Step], step: &Step) -> bool {
+    let (Some((of, op)), Some((other, as_op))) = (castable(steps[0]), castable(step)) else {
+        return false;
+    };
+    let of = special(of, op, &[]);
+    of == special(other, as_op, &[]) && (steps.len() + 1) * of.part_bytes() <= PARAMETER_BYTES
+}
+
+/// Compiles steps that were gathered.
+///
+/// # Errors
+/// As `compile` of one.
+pub(crate) fn compile_together(site: &Site<'_>, steps: &[Step]) -> Launched {
+    let calls: Vec<_> = steps.iter().filter_map(castable).collect();
+    let special = special(calls[0].0, calls[0].1, &[]);
+    let resident = (site.device.properties().multiprocessors * special.resident()) as usize;
+    let all: usize = calls.iter().map(|(call, op)| tiles(call, op)).sum();
+    let of_block = all.div_ceil(ROUNDS * resident).min(TILES);
+    let blocks = |(call, op): &(&KernelCall, &OpRef)| tiles(call, op).div_ceil(of_block);
+    let parts: Result<Vec<Part>, Error> =
+        calls.iter().map(|of| Part::new(site, *of, blocks(of))).collect();
+    launched(site, &special, parts?)
+}
+
 /// Compiles the step.
 fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) -> Launched {
     let special = special(call, op, regions);
-    let ((_, [of, scales]), results) = (parts(call, op), results(call));
-    let strides =
-        |view: Option<&View>| view.map_or([0, 1], |view| [view.strides[0], view.strides[1]]);
-    let sizes = of[0].ty.sizes();
-    let at = Matrices {
-        extents: [sizes[0] as i64, sizes[1] as i64],
-        x: std::array::from_fn(|n| strides(of.get(n))),
-        codes: strides(results[0]),
-        transposed: strides(results[1]),
-        sums: strides(results[3]),
-        scales: match scales {
-            [rows, columns] => [rows.strides[0], columns.strides[1]],
-            _ => [0, 0],
-        },
-    };
-    let tiles = sizes[0].div_ceil(TILE) * sizes[1].div_ceil(TILE);
-    let resident = site.device.properties().multiprocessors * special.resident();
+    let resident = (site.device.properties().multiprocessors * special.resident()) as usize;
+    let part = Part::new(site, (call, op), tiles(call, op).min(resident))?;
+    launched(site, &special, vec![part])
+}
+
+/// The tiles of a call.
+fn tiles(call: &KernelCall, op: &OpRef) -> usize {
+    let (_, [of, _]) = parts(call, op);
+    of[0].ty.sizes().iter().map(|size| size.div_ceil(TILE)).product()
+}
+
+/// A launch of calls that are all of one specialisation.
+fn launched(site: &Site<'_>, special: &Special<'_>, parts: Vec<Part>) -> Launched {
     let config = LaunchConfig {
-        grid_dim: (u32::try_from(tiles).unwrap_or(u32::MAX).min(resident), 1, 1),
+        grid_dim: (parts.iter().map(|part| part.blocks).sum(), 1, 1),
         block_dim: (THREADS, 1, 1),
         shared_mem_bytes: special.ahead_bytes() as u32,
     };
-    let counter = results[2].map(|_| DeviceBytes::new(site.device, COUNTER_BYTES)).transpose()?;
-    counter.iter().try_for_each(|counter| counter.fill(0))?;
-    let source = special.source().map_err(Refusal::Unsupported)?;
-    Ok(Box::new(CompiledCastTranspose {
-        entry: Entry::new(site.device, (&source, "cast_transpose"), config)?,
-        of: of.iter().map(ViewStart::new).collect(),
-        scales: std::array::from_fn(|i| scales.get(i).map(ViewStart::new)),
-        results: results.map(|view| view.map(ViewStart::new)),
-        counter,
-        at,
-    }))
+    let source = special.source(parts.len()).map_err(Refusal::Unsupported)?;
+    let entry = Entry::new(site.device, (&source, "cast_transpose"), config)?;
+    Ok(Box::new(CompiledCastTranspose { entry, parts }))
 }
 
-impl Launch for CompiledCastTranspose {
-    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+impl Part {
+    fn new(
+        site: &Site<'_>,
+        (call, op): (&KernelCall, &OpRef),
+        blocks: usize,
+    ) -> Result<Self, Error> {
+        let ((_, [of, scales]), results) = (parts(call, op), results(call));
+        let strides =
+            |view: Option<&View>| view.map_or([0, 1], |view| [view.strides[0], view.strides[1]]);
+        let sizes = of[0].ty.sizes();
+        let at = Matrices {
+            extents: [sizes[0] as i64, sizes[1] as i64],
+            x: std::array::from_fn(|n| strides(of.get(n))),
+            codes: strides(results[0]),
+            transposed: strides(results[1]),
+            sums: strides(results[3]),
+            scales: match scales {
+                [rows, columns] => [rows.strides[0], columns.strides[1]],
+                _ => [0, 0],
+            },
+        };
+        let counter =
+            results[2].map(|_| DeviceBytes::new(site.device, COUNTER_BYTES)).transpose()?;
+        counter.iter().try_for_each(|counter| counter.fill(0))?;
+        Ok(Self {
+            of: of.iter().map(ViewStart::new).collect(),
+            scales: std::array::from_fn(|i| scales.get(i).map(ViewStart::new)),
+            results: results.map(|view| view.map(ViewStart::new)),
+            counter,
+            at,
+            blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// Its words in the table, where its blocks begin at `first`.
+    fn words(&self, addresses: &Addresses, first: u32) -> impl Iterator<Item = u64> {
         let of = self.of.iter().map(|place| place.of(addresses));
         let others = self.scales.iter().chain(&self.results);
         let others = others.map(|place| place.map_or(0, |place| place.of(addresses)));
         let counter = self.counter.as_ref().map_or(0, DeviceBytes::address);
-        let mut places: Vec<u64> = of.chain(others).chain([counter]).collect();
-        let mut at = self.at;
-        let mut parameters: Vec<*mut c_void> =
-            places.iter_mut().map(|place| (&raw mut *place).cast()).collect();
-        parameters.push((&raw mut at).cast());
-        // SAFETY: the parameters are those of the kernel, which keeps to extents and the counter.
+        let Matrices { extents, x, codes, transposed, sums, scales } = self.at;
+        let places = x.into_iter().chain([codes, transposed, sums, scales]);
+        let matrices = extents.into_iter().chain(places.flatten());
+        let matrices = matrices.map(i64::cast_unsigned);
+        let blocks = u64::from(first) | u64::from(self.blocks) << 32;
+        of.chain(others).chain([counter]).chain(matrices).chain([blocks])
+    }
+}
+
+impl Launch for CompiledCastTranspose {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        let (mut table, mut first) = (Vec::<u64>::new(), 0);
+        for part in &self.parts {
+            table.extend(part.words(addresses, first));
+            first += part.blocks;
+        }
+        let mut parameters: [*mut c_void; 1] = [table.as_mut_ptr().cast()];
+        // SAFETY: the table is a `Parts` of the source, which keeps to extents and counters.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

@@ -22,5 +22,6 @@ mod sort;
 mod source;
 mod transfer;
 
+pub(crate) use cast_transpose::{compile_together, joins};
 pub(crate) use named::names;
 pub use named::{answer, compile, sources, sources_of};

@@ -17,14 +17,12 @@ use super::stages::Stages;
 use crate::Error;
 use crate::compiler::KernelSource;
 use crate::entry::Entry;
-use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::launch::{Addresses, Launch, PARAMETER_BYTES, Refusal, Site};
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::plan::{Program, Step, StepKind};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Bytes of parameters that a kernel may have since CUDA 12.1.
-const PARAMETER_BYTES: usize = 32_764;
 /// Most blocks and groups, which are counted in 32 bits.
 const MOST: usize = i32::MAX as usize;
 

@@ -1,11 +1,13 @@
-//! States that are only rounded to a narrower format are rounded first, one after another.
+//! States that are only rounded to a narrower format are rounded first, one after another: loops,
+//! then casts to codes.
 //!
 //! A training step rounds each weight where its layer needs it: a launch each, all of them short.
 //! Placed one after another, a device may merge them into one launch. The rounded value is kept for
-//! the backward pass anyway, so this needs no more memory. Invariant: no step before them writes
-//! what they read.
+//! the backward pass anyway, so this needs no more memory. Codes that only the forward pass reads
+//! are there while activations are not yet. Invariant: no step before them writes what they read.
 
-use overdrive_ir::plan::{Plan, SlotPlace, Step, StepKind};
+use overdrive_ir::ops::CastTranspose;
+use overdrive_ir::plan::{KernelOp, Plan, SlotPlace, Step, StepKind};
 
 /// Moves these steps to the front, before anything is placed.
 pub(crate) fn first(plan: &mut Plan) {
@@ -20,16 +22,25 @@ pub(crate) fn first(plan: &mut Plan) {
     let steps = std::mem::take(&mut plan.steps);
     let (mut front, rest): (Vec<Step>, Vec<Step>) =
         steps.into_iter().partition(|_| flags.next().expect("a flag for each step"));
+    front.sort_by_key(|step| !matches!(step.kind, StepKind::Loop(_)));
     front.extend(rest);
     plan.steps = front;
 }
 
-/// Whether a loop of each call reads states alone and leaves fewer bytes of its own.
+/// Whether a loop or a cast of each call reads states alone and leaves fewer bytes of its own.
 fn narrows_state(plan: &Plan, step: &Step) -> bool {
     let of_state = |slot: &_| matches!(plan.slot(*slot).place, SlotPlace::State(_));
     let own = |slot: &_| matches!(plan.slot(*slot).place, SlotPlace::Arena { .. });
     let bytes = |slots: &[_]| slots.iter().map(|slot| plan.slot(*slot).bytes()).sum::<usize>();
-    matches!(step.kind, StepKind::Loop(_))
+    let rounds = match &step.kind {
+        StepKind::Loop(_) => true,
+        StepKind::Kernel(call) => match &call.op {
+            KernelOp::Composite(op, _) => op.downcast::<CastTranspose>().is_some(),
+            KernelOp::Prim(..) => false,
+        },
+        _ => false,
+    };
+    rounds
         && !step.prepare
         && step.reads.iter().all(of_state)
         && step.writes.iter().all(own)
