@@ -1,4 +1,5 @@
 //! The pool's promises: every task once, panics surface, nothing is allocated, nesting is refused.
+//! A program of its own: the allocator counts for the whole process.
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)] // A counting allocator; helpers of tests.
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -4,9 +4,10 @@
 //! `cargo bench -p overdrive-cuda --bench loops [FILTER]`: median of events around one launch.
 #![allow(unsafe_code, clippy::unwrap_used)] // Raw launches; a benchmark may panic.
 
-#[path = "../tests/support/gpu.rs"]
+#[path = "../tests/all/support/gpu.rs"]
+#[allow(dead_code)] // A benchmark takes one GPU.
 mod gpu;
-#[path = "../tests/support/single.rs"]
+#[path = "../tests/all/loops/single.rs"]
 #[allow(dead_code)] // A benchmark only launches.
 mod single;
 

@@ -1,8 +1,12 @@
 //! Attention whose sequence is split among all GPUs of this host, up to four: round a ring, by
 //! heads (Ulysses), and both. So are its gradients, with functions and both masks. The bits repeat.
+//!
+//! A program of its own: GPUs wait for one another, and other tests would hold one of them up.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
+#[path = "all/support/mod.rs"]
+#[allow(dead_code, unused_imports)] // A part is enough here.
 mod support;
 
 use overdrive_cuda::CudaBackend;
@@ -17,7 +21,7 @@ use overdrive_passes::{ContextExchange, Sharded, differentiate, shard_with};
 use overdrive_ranks::run;
 use std::sync::Arc;
 use std::time::Duration;
-use support::ranks;
+use support::gpu::ranks;
 use testkit::{Tolerance, compare, random_inputs};
 
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,6 +1,10 @@
 //! The executor on a GPU: memory, samples, profiles. Its results are checked by `ops` and
-//! `random_graphs`.
+//! `random_graphs`. A program of its own, since samples are timed.
 
+#![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
+
+#[path = "all/support/mod.rs"]
+#[allow(dead_code, unused_imports)] // A part is enough here.
 mod support;
 
 use overdrive_ir::backend::{CacheState, Protocol};

@@ -1,7 +1,9 @@
-//! A fault on the device becomes an `Err` in CUDA's words. Alone in its process: the context does
+//! A fault on the device becomes an `Err` in CUDA's words. A program of its own: the context does
 //! not come back.
-#![allow(unsafe_code)] // The launch of a kernel that faults.
+#![allow(unsafe_code, clippy::unwrap_used)] // The launch of a kernel that faults.
 
+#[path = "all/support/mod.rs"]
+#[allow(dead_code, unused_imports)] // A part is enough here.
 mod support;
 
 use cudarc::driver::{LaunchConfig, PushKernelArg};

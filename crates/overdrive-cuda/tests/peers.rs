@@ -2,10 +2,14 @@
 //! in calls in a row whose data change. Ranks that fail end the others. Ranks are threads, and
 //! processes: this program starts itself again for each of those.
 //!
+//! A program of its own: GPUs wait for one another, and other tests would hold one of them up.
+//!
 //! Long because threads and processes run the same cases.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
+#[path = "all/support/mod.rs"]
+#[allow(dead_code, unused_imports)] // A part is enough here.
 mod support;
 
 use overdrive_cpu::CpuBackend;
@@ -22,7 +26,7 @@ use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use support::ranks;
+use support::gpu::ranks;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -1,5 +1,7 @@
 //! Two ranks on two GPUs: every collective against the CPU's, overlap with products, data parallel
 //! training, and a rank that fails.
+//!
+//! A program of its own: GPUs wait for one another, and other tests would hold one of them up.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

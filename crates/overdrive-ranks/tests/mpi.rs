@@ -1,5 +1,6 @@
 //! Ranks that mpirun started: they see over MPI what threads of a process see, and hear of a rank
-//! that fails. This program starts itself again by mpirun, without which every test here fails.
+//! that fails. A program of its own, which starts itself again by mpirun. Without that every test
+//! here fails.
 
 #![allow(clippy::unwrap_used)]
 

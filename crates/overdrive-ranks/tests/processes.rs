@@ -1,5 +1,5 @@
 //! Ranks that are processes: what they show each other over TCP, and what they hear of one that
-//! fails. This program starts itself again for each rank.
+//! fails. A program of its own, which starts itself again for each rank.
 
 #![allow(clippy::unwrap_used)]
 

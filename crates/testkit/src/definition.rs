@@ -1,7 +1,7 @@
 //! The slow definition of a program: every instruction at every point, in f64 (integers exactly).
 //! Each value has a bound on the error that f32 arithmetic may make in it. The bounds are the
-//! tests' tolerance. The functions are the evaluator's, which `tests/formulas.rs` holds against
-//! formulas that it shares nothing with.
+//! tests' tolerance. The functions are the evaluator's, which `tests/all/formulas.rs` holds
+//! against formulas that it shares nothing with.
 
 use overdrive_ir::eval::{for_each_index, philox, scalar};
 use overdrive_ir::plan::{Access, Instr, Program, Reduction, Register};

@@ -17,6 +17,7 @@ mod manifest;
 mod names;
 mod openings;
 mod prints;
+mod programs;
 mod prose;
 mod purity;
 mod rule;

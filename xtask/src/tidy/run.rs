@@ -6,7 +6,7 @@ use super::rule::Rule;
 use super::tree::Tree;
 use super::{
     architecture, book, circles, clauses, columns, declarations, files, header, layers, manifest,
-    names, openings, prints, purity, sentences, size, unsafety, words,
+    names, openings, prints, programs, purity, sentences, size, unsafety, words,
 };
 use crate::workspace::Workspace;
 
@@ -27,6 +27,7 @@ const RULES: &[Rule] = &[
     circles::RULE,
     architecture::RULE,
     book::RULE,
+    programs::RULE,
     sentences::RULE,
     clauses::RULE,
     openings::RULE,

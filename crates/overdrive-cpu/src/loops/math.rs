@@ -4,8 +4,8 @@
 //! Sources: range reduction and polynomials of `exp`, `exp2`, `log`, `sin`, `cos` are those of
 //! Cephes (Moshier, netlib, single precision). The rational `tanh` and `erf` are those of Eigen and
 //! XLA. Functions that cancel (`expm1`, `log1p`) or amplify (`pow`) go through f64 with the series
-//! of exp and of the inverse hyperbolic tangent. Errors are bounded in `tests/loops_math.rs`, which
-//! also checks infinities, NaN and subnormals.
+//! of exp and of the inverse hyperbolic tangent. Errors are bounded in `tests/all/loops_math.rs`,
+//! which also checks infinities, NaN and subnormals.
 #![allow(clippy::excessive_precision)] // Coefficients as their sources print them.
 
 use super::isa::Isa;

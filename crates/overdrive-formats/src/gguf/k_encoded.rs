@@ -4,7 +4,7 @@
 //! A part's scale and minimum have the least weighted square error over several first steps. Each
 //! is improved in turn: codes to the nearest, then the best scale and minimum for these codes.
 //! Large weights count more. The idea and the weights are those of ggml's `make_qkx2_quants`
-//! and `make_qx_quants`; the search is our own, and its errors are no larger (tests/gguf.rs).
+//! and `make_qx_quants`; the search is our own, and its errors are no larger (tests/all/gguf.rs).
 
 use half::f16;
 use std::array::from_fn;

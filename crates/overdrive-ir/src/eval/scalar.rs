@@ -1,7 +1,7 @@
 //! The meaning of the elementwise primitives for one element: floats in f64, integers exactly.
 //!
 //! The one place of these formulas: the evaluator and the tests' bounds on rounding errors use
-//! them, and `crates/testkit/tests/formulas.rs` holds them against series and equations.
+//! them, and `crates/testkit/tests/all/formulas.rs` holds them against series and equations.
 
 use crate::{Binary, Compare, DType, Unary};
 

@@ -1,0 +1,164 @@
+//! Plans that keep a memory limit, for a device with memory beside its own. They compute the
+//! results of the plan without a limit, bit for bit. Their proof of order misses no wait that
+//! matters.
+
+use overdrive_cpu::threads::Pool;
+use overdrive_cpu::{CpuBackend, CpuExecutable};
+use overdrive_ir::eval::philox;
+use overdrive_ir::plan::{Note, Space, StepKind};
+use overdrive_ir::{
+    Backend, Builder, Call, DType, Described, Description, Executable, Graph, Init, MemorySpace,
+    Mode, Plan, Port, State, Target, Tensor, TensorType, Tuning,
+};
+use overdrive_passes::{PlanError, plan};
+use overdrive_train::data::Target as Learnt;
+use overdrive_train::{Recipe, training_step, with_loss};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+/// The processor, as if other memory stood beside its own.
+fn device(backend: &CpuBackend) -> impl Target {
+    let space = MemorySpace { name: "other", bytes: 1 << 40, bytes_per_second: 50e9 };
+    let description = Description { spaces: vec![space], ..backend.description().clone() };
+    let answer = |call: &Call<'_>| backend.target().kernel(call);
+    Described { description, answer }
+}
+
+/// A training step of a random network: layers of some width, some of them beside a shorter way.
+fn step(seed: u64) -> Graph {
+    let draw = |index: u64, below: u32| philox::bits(seed, 5, index) % below;
+    let width = 256 + 64 * draw(0, 3) as usize;
+    let batch = 64 << draw(1, 3);
+    let b = Builder::new("network");
+    let mut x = b.input("x", TensorType::new(DType::F32, [batch, width]));
+    for layer in 0..2 + u64::from(draw(2, 3)) {
+        let _scope = b.scope(&format!("block{layer}"));
+        let init = Init::Normal { std: 0.05, seed: seed + layer };
+        let w = b.state(&format!("w{layer}"), TensorType::new(DType::F32, [width, width]), init);
+        let y = x.matmul(w).tanh();
+        x = if draw(10 + layer, 2) == 0 { y + x } else { y };
+    }
+    b.output("y", x);
+    let forward = b.finish().unwrap();
+    training_step(&with_loss(&forward, Learnt::Classes).unwrap(), &Recipe::default()).unwrap()
+}
+
+/// Outputs and states after two calls.
+fn results(graph: &Graph, plan: &Plan, backend: &CpuBackend) -> Vec<Tensor> {
+    let pool = Arc::new(Pool::new(NonZeroUsize::new(2).unwrap()).unwrap());
+    let names = |ports: &[Port]| ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
+    let names = [names(graph.inputs()), names(graph.outputs())];
+    let executable = CpuExecutable::new(plan.clone(), pool, names, None).unwrap();
+    let mut session = Arc::new(executable).session().unwrap();
+    let mut state = State::initial(graph, backend).unwrap();
+    let input = |(index, port): (usize, &Port)| {
+        let ty = graph.ty(port.value);
+        let values: Vec<f64> = philox::normals(7, index as u64).take(ty.elements()).collect();
+        let values: Vec<f64> = match ty.dtype.is_float() {
+            true => values,
+            false => values.into_iter().map(|v| (v.abs() * 9.0).floor()).collect(),
+        };
+        backend.upload(&Tensor::from_f64(ty.dtype, ty.shape.clone(), &values)).unwrap()
+    };
+    let inputs: Vec<_> = graph.inputs().iter().enumerate().map(input).collect();
+    let output = |port: &Port| backend.output(graph.ty(port.value)).unwrap();
+    let mut outputs: Vec<_> = graph.outputs().iter().map(output).collect();
+    for _ in 0..2 {
+        session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
+    }
+    outputs.iter().chain(state.buffers.values()).map(|b| backend.download(b).unwrap()).collect()
+}
+
+fn limited(graph: &Graph, mode: Mode, backend: &CpuBackend, limit: u64) -> Plan {
+    let tuning = Tuning { memory_limit: Some(limit), ..Tuning::default() };
+    let plan = plan(graph, mode, &device(backend), &tuning).unwrap();
+    assert_eq!(plan.verify(), Ok(()), "{plan}");
+    assert!(plan.peak_bytes(Space::MAIN) <= limit, "{plan}");
+    plan
+}
+
+/// Bytes that a plan takes without a limit, and the least that it can do with.
+fn bounds(graph: &Graph, mode: Mode, backend: &CpuBackend) -> [u64; 2] {
+    let tuning = Tuning { memory_limit: Some(1), ..Tuning::default() };
+    match plan(graph, mode, &device(backend), &tuning) {
+        Err(PlanError::OverLimit { needed, least, .. }) => [least, needed],
+        other => panic!("one byte holds no training step: {other:?}"),
+    }
+}
+
+#[test]
+fn whatever_the_limit_every_result_is_what_it_was() {
+    let backend = CpuBackend::new(Some(2)).unwrap();
+    let (mut states, mut values) = (0, 0);
+    for seed in 0..6 {
+        let graph = step(seed);
+        for mode in [Mode::Jit, Mode::Compile] {
+            let free = plan(&graph, mode, &device(&backend), &Tuning::default()).unwrap();
+            let expected = results(&graph, &free, &backend);
+            let [least, most] = bounds(&graph, mode, &backend);
+            for part in 0..4 {
+                let limit = least + (most - least) * part / 4;
+                let plan = limited(&graph, mode, &backend, limit);
+                let found = results(&graph, &plan, &backend);
+                assert!(found == expected, "seed {seed} {mode} within {limit}: {plan}");
+                states += plan.offloaded.len();
+                values += plan
+                    .notes
+                    .iter()
+                    .filter(|n| matches!(n, Note::Offloaded { scope, .. } if !scope.is_empty()))
+                    .count();
+            }
+        }
+    }
+    assert!(states > 20 && values > 5, "both ways are tried: {states} states, {values} values");
+}
+
+/// A wait for the end of a copy, or for the values that it carries, cannot be left out. The
+/// exceptions are waits that a wait of another step covers.
+#[test]
+fn a_missing_wait_is_found() {
+    let backend = CpuBackend::new(Some(2)).unwrap();
+    let graph = step(1);
+    let [least, _] = bounds(&graph, Mode::Compile, &backend);
+    let plan = limited(&graph, Mode::Compile, &backend, least);
+    let (mut dropped, mut found) = (0, 0);
+    for at in 0..plan.steps.len() {
+        let step = &plan.steps[at];
+        let matters = match step.kind {
+            StepKind::CopyDone => true,
+            // A copy of values that were computed just before: nothing else waits for them yet.
+            StepKind::CopyStart => at > 0 && plan.steps[at - 1].writes.contains(&step.reads[0]),
+            _ => false,
+        };
+        if matters {
+            let mut broken = plan.clone();
+            broken.steps[at].waits.clear();
+            found += usize::from(broken.verify().is_err());
+            dropped += 1;
+        }
+    }
+    assert!(dropped > 10 && 2 * found > dropped, "{found} of {dropped}: {plan}");
+    let mut early = plan.clone();
+    let done = early.steps.iter().position(|s| matches!(s.kind, StepKind::CopyDone)).unwrap();
+    early.steps.swap(done, done + 1);
+    assert!(early.verify().is_err(), "the step after an end uses what came: {plan}");
+}
+
+/// States that other plans share stay where those look for them.
+#[test]
+fn shared_states_stay() {
+    let backend = CpuBackend::new(Some(2)).unwrap();
+    let graph = step(2);
+    let [least, most] = bounds(&graph, Mode::Compile, &backend);
+    let limit = Some((least + most) / 2);
+    let planned = |shared| {
+        let tuning = Tuning { memory_limit: limit, shared, ..Tuning::default() };
+        plan(&graph, Mode::Compile, &device(&backend), &tuning)
+    };
+    let moved = planned([].into()).unwrap().offloaded;
+    assert!(!moved.is_empty());
+    let shared: std::collections::BTreeSet<String> = moved.keys().cloned().collect();
+    if let Ok(plan) = planned(shared.clone()) {
+        assert!(plan.offloaded.keys().all(|name| !shared.contains(name)), "{plan}");
+    }
+}

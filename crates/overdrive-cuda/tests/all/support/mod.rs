@@ -1,0 +1,9 @@
+//! The parts that the tests of this crate share.
+
+pub(crate) mod gpu;
+mod joined;
+pub(crate) mod llama;
+
+pub(crate) use gpu::{gpu, modes};
+pub(crate) use joined::joined;
+pub(crate) use overdrive_cuda::data_sheets::h200;

@@ -1,0 +1,18 @@
+//! Training: data, recipes, steps and ranks.
+//!
+//! One program for all files, since each program links the whole workspace.
+
+#![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
+
+mod data;
+mod distil_gate;
+mod evaluation;
+mod float8;
+mod loss;
+mod moments;
+mod quantize_aware;
+mod ranks;
+mod recipes;
+mod texts;
+mod trained;
+mod training;
