@@ -4,7 +4,7 @@
 //! of a pipeline has no loss, but sends on what its forward computes. A
 //! forward value that the backward part reads is *saved* from one to the other. A policy says which
 //! saved values are dropped. The nodes that compute a dropped value are cloned right before the
-//! first backward node that reads it. Sources: Chen et al., "Training deep nets with sublinear
+//! first backward node that reads it, in a scope of their own ([`is_again`]). Sources: Chen et al., "Training deep nets with sublinear
 //! memory cost", 2016. The choice by bytes per FLOP is of Korthikanti et al., "Reducing activation
 //! recomputation in large transformer models", 2022. Invariant: clones apply the same operations to
 //! the same operands (random draws keep their site), so every result keeps its bits. Common
@@ -34,8 +34,17 @@ pub enum Rematerialize {
 /// The output that divides forward from backward in training steps.
 pub(crate) const LOSS: &str = "loss";
 
-/// In how many parts the saved bytes are cut, to find out how many of them fit.
-const PARTS: u64 = 8;
+/// The part of a scope that says of a node that the backward part computes it again.
+const AGAIN: &str = "@again";
+
+/// Whether a node of this scope is computed again. Work that comes before the backward part takes
+/// in no such node: its result would be kept all the while.
+pub(crate) fn is_again(scope: &str) -> bool {
+    scope.split('/').any(|part| part == AGAIN)
+}
+
+/// Most budgets that are tried. Layers are alike, so that a model has few sorts of saved values.
+const MOST_BUDGETS: usize = 16;
 
 /// Policies that keep less and less, the one first that computes least again; none for a graph
 /// that is no training step.
@@ -43,10 +52,8 @@ pub(crate) fn policies(graph: &Graph) -> Result<Vec<Rematerialize>, GraphError> 
     let Some(loss) = graph.outputs().iter().find(|port| port.name == LOSS) else {
         return Ok(Vec::new());
     };
-    let saved = TrainingStep::new(graph, loss.value).saved;
-    let bytes: u64 = saved.iter().map(|&v| graph.ty(v).bytes() as u64).sum();
-    let budgets = (0..PARTS)
-        .map(|parts| Rematerialize::Budget { saved_bytes: (bytes / PARTS).saturating_mul(parts) });
+    let budgets = TrainingStep::new(graph, loss.value).budgets();
+    let budgets = budgets.into_iter().map(|saved_bytes| Rematerialize::Budget { saved_bytes });
     let mut found = Vec::new();
     for policy in budgets.chain([Rematerialize::EveryBlock]) {
         let again = rematerialize(graph, LOSS, policy, &mut Vec::new())?;
@@ -150,23 +157,56 @@ impl<'g> TrainingStep<'g> {
         kept
     }
 
+    fn bytes(&self, value: Value) -> u64 {
+        self.graph.ty(value).bytes() as u64
+    }
+
+    /// The saved values with the bytes that each frees per FLOP, those first that free most.
+    fn by_worth(&self) -> Vec<(f64, Value)> {
+        let flops: Vec<u64> =
+            self.graph.nodes().iter().map(|n| self.graph.node_cost(n).flops).collect();
+        let worth = |v: Value| self.bytes(v) as f64 / (1.0 + self.again(v, &flops) as f64);
+        let mut all: Vec<(f64, Value)> = self.saved.iter().map(|&v| (worth(v), v)).collect();
+        all.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)));
+        all
+    }
+
+    /// Bytes that stay saved once a sort of values is dropped, and all that are worth more. Values
+    /// of one sort are the results of one op in different layers: they cost the same.
+    fn budgets(&self) -> Vec<u64> {
+        let all = self.by_worth();
+        let sort = |&(worth, value): &(f64, Value)| {
+            let name = self.producer(value).map(|(_, node)| node.op.name());
+            (worth.to_bits(), name, self.bytes(value))
+        };
+        let mut left: u64 = all.iter().map(|(_, value)| self.bytes(*value)).sum();
+        let mut sorts: Vec<(u64, u64)> = Vec::new();
+        for alike in all.chunk_by(|a, b| sort(a) == sort(b)) {
+            let freed = alike.iter().map(|(_, value)| self.bytes(*value)).sum();
+            left -= freed;
+            sorts.push((freed, left));
+        }
+        // What frees least goes together with the next sort.
+        while sorts.len() > MOST_BUDGETS {
+            let ends = sorts[..sorts.len() - 1].iter().enumerate();
+            let least = ends.min_by_key(|(_, (freed, _))| *freed).map_or(0, |(at, _)| at);
+            sorts[least + 1].0 += sorts[least].0;
+            sorts.remove(least);
+        }
+        sorts.into_iter().map(|(_, left)| left).collect()
+    }
+
     /// Saved values without those that free most bytes per FLOP, as many as it takes to come below
     /// the limit.
     fn dearest(&self, limit: u64) -> BTreeSet<Value> {
-        let bytes = |v: Value| self.graph.ty(v).bytes() as u64;
-        let flops: Vec<u64> =
-            self.graph.nodes().iter().map(|n| self.graph.node_cost(n).flops).collect();
-        let worth = |v: Value| bytes(v) as f64 / (1.0 + self.again(v, &flops) as f64);
-        let mut cheapest: Vec<(f64, Value)> = self.saved.iter().map(|&v| (worth(v), v)).collect();
-        cheapest.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)));
         let mut kept = self.saved.clone();
-        let mut total: u64 = kept.iter().map(|&v| bytes(v)).sum();
-        for (_, value) in cheapest {
+        let mut total: u64 = kept.iter().map(|&v| self.bytes(v)).sum();
+        for (_, value) in self.by_worth() {
             if total <= limit {
                 break;
             }
             kept.remove(&value);
-            total -= bytes(value);
+            total -= self.bytes(value);
         }
         kept
     }
@@ -228,7 +268,9 @@ impl<'g> TrainingStep<'g> {
             } else if missing.is_empty() {
                 let operand = |v: &Value| if stays(v) { map[v] } else { clones[v] };
                 let operands: Vec<Expr<'b>> = node.operands.iter().map(operand).collect();
-                let results = b.again(node, &operands);
+                let _scope = b.scope_path(&node.scope);
+                let _again = b.scope(AGAIN);
+                let results = b.node(node.op.clone(), &operands, node.regions.clone());
                 clones.extend(node.results.iter().copied().zip(results));
                 pending.pop();
             } else {

@@ -15,6 +15,7 @@ use crate::lower::{contraction, is_contraction};
 use crate::meeting_order::met_before;
 use crate::pipeline::batch;
 use crate::readers::Readers;
+use crate::rematerialize::is_again;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
@@ -91,7 +92,11 @@ impl Grouping<'_> {
             if candidate == group {
                 continue;
             }
-            match self.mergeable([candidate, group], target) {
+            let mergeable = match self.would_be_kept(index, candidate) {
+                true => Err("its result would be kept for the backward part".to_owned()),
+                false => self.mergeable([candidate, group], target),
+            };
+            match mergeable {
                 Ok(()) => {
                     self.merge(group, candidate);
                     group = candidate;
@@ -107,6 +112,12 @@ impl Grouping<'_> {
                 }),
             }
         }
+    }
+
+    /// Whether a node is computed again for the backward part, and a group is not.
+    fn would_be_kept(&self, index: u32, group: usize) -> bool {
+        let is_again = |id: u32| is_again(&self.graph.node(NodeId(id)).scope);
+        is_again(index) && !self.groups[group].iter().all(|&id| is_again(id))
     }
 
     /// Moves the members of a group into another.

@@ -6,6 +6,7 @@
 //! the backward pass anyway, so this needs no more memory. Codes that only the forward pass reads
 //! are there while activations are not yet. Invariant: no step before them writes what they read.
 
+use crate::rematerialize::is_again;
 use overdrive_ir::ops::CastTranspose;
 use overdrive_ir::plan::{KernelOp, Plan, SlotPlace, Step, StepKind};
 
@@ -40,7 +41,9 @@ fn narrows_state(plan: &Plan, step: &Step) -> bool {
         },
         _ => false,
     };
+    // A value that is computed again is to be there late.
     rounds
+        && !is_again(&step.scope)
         && !step.prepare
         && step.reads.iter().all(of_state)
         && step.writes.iter().all(own)

@@ -205,6 +205,27 @@ fn a_training_step_fits_a_memory_limit_by_computing_values_again() {
     assert!(work[0] < work[1] && work[1] <= work[2], "{work:?}");
 }
 
+/// A limit a little below the peak costs no product: norms and activations are computed again, and
+/// not before the backward part needs them.
+#[test]
+fn a_limit_near_the_peak_computes_no_product_again() {
+    let model = find("gpt-125m").unwrap();
+    let forward = at_batch(&(model.build)().unwrap(), 16);
+    let recipe = Recipe { precision: DType::BF16, ..Recipe::default() };
+    let forward = with_loss(&forward, data::Target::Classes).unwrap();
+    let step = training_step_on(&forward, &recipe, &Mesh::default()).unwrap();
+    let planned = |memory_limit| {
+        let tuning = Tuning { memory_limit, ..Tuning::default() };
+        plan(&step, Mode::Compile, &device(), &tuning).unwrap()
+    };
+    let free = planned(None);
+    let limit = free.peak_bytes(Space::MAIN) * 17 / 20;
+    let limited = planned(Some(limit));
+    assert!(limited.peak_bytes(Space::MAIN) <= limit);
+    let [free, limited] = [free, limited].map(|plan| plan.cost().flops as f64);
+    assert!(limited > free && limited < 1.01 * free, "{limited} of {free}");
+}
+
 /// Streams that wait for events, as a GPU has them, and one for everything, as a CPU has it.
 #[test]
 fn stages_of_a_pipeline_never_wait_for_each_other() {
