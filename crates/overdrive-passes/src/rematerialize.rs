@@ -1,14 +1,14 @@
 //! Rematerialize: computes values again for the backward part instead of keeping them.
 //!
 //! The forward part of a training step is what the loss needs; everything else is backward. A stage
-//! of a pipeline has no loss, but sends on what its forward computes. A
-//! forward value that the backward part reads is *saved* from one to the other. A policy says which
-//! saved values are dropped. The nodes that compute a dropped value are cloned right before the
-//! first backward node that reads it, in a scope of their own ([`is_again`]). Sources: Chen et al., "Training deep nets with sublinear
-//! memory cost", 2016. The choice by bytes per FLOP is of Korthikanti et al., "Reducing activation
-//! recomputation in large transformer models", 2022. Invariant: clones apply the same operations to
-//! the same operands (random draws keep their site), so every result keeps its bits. Common
-//! subexpressions must be merged before this pass, never after.
+//! of a pipeline has no loss, but sends on what its forward computes. A forward value that the
+//! backward part reads is *saved* from one to the other. A policy says which saved values are
+//! dropped. The nodes that compute a dropped value are cloned right before the first backward node
+//! that reads it, in a scope of their own ([`is_again`]). Sources: Chen et al., "Training deep nets
+//! with sublinear memory cost", 2016. The choice by bytes per FLOP is of Korthikanti et al.,
+//! "Reducing activation recomputation in large transformer models", 2022. Invariant: clones apply
+//! the same operations to the same operands (random draws keep their site), so every result keeps
+//! its bits. Common subexpressions must be merged before this pass, never after.
 
 use crate::pipeline::sends_on;
 use overdrive_ir::plan::{Note, Recomputing};
@@ -186,7 +186,7 @@ impl<'g> TrainingStep<'g> {
             left -= freed;
             sorts.push((freed, left));
         }
-        // What frees least goes together with the next sort.
+        // The sort that frees least goes together with the next one.
         while sorts.len() > MOST_BUDGETS {
             let ends = sorts[..sorts.len() - 1].iter().enumerate();
             let least = ends.min_by_key(|(_, (freed, _))| *freed).map_or(0, |(at, _)| at);

@@ -353,7 +353,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #pragma unroll
                 for (int j = 0; j < 4; ++j)
                     line.at[j] = met[n * WORDS + ((piece * 4 + j) ^ turn(n))];
-                CODE* const to = part.transposed + column * at.transposed[0] + row * at.transposed[1];
+                CODE* const to =
+                    part.transposed + column * at.transposed[0] + row * at.transposed[1];
                 if constexpr (WHOLE) {
                     *reinterpret_cast<Vector<u32, 4>*>(to) = line;
                 } else {

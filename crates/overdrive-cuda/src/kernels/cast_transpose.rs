@@ -1,37 +1,28 @@
 //! `cast_transpose`: codes of one byte in both orders, the largest magnitude and sums of columns.
-//! All come from one read of x, or of the tensors that x is computed from. One launch may do several
-//! calls whose operands are of the same types and lie alike, whatever their sizes.
+//! All come from one read of x, or of the tensors that x is computed from. One launch may do
+//! several calls whose operands are of the same types and lie alike, whatever their sizes.
+
+mod special;
 
 use super::line::{Compile, Launched, NamedKernel, Sources};
 use super::nest::ViewStart;
 use crate::Error;
-use crate::compiler::KernelSource;
 use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, PARAMETER_BYTES, Refusal, Site};
-use crate::loops::print::Spelling;
-use crate::loops::{gelu, loose};
 use crate::memory::DeviceBytes;
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::CastTranspose;
-use overdrive_ir::plan::{
-    Access, Instr, KernelCall, KernelOp, Program, Register, Step, StepKind, View,
-};
-use overdrive_ir::{Builder, DType, Decline, Graph, OpRef, Operation, TensorType, Unary};
+use overdrive_ir::plan::{KernelCall, KernelOp, Step, StepKind, View};
+use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 use overdrive_passes::elementwise;
-use std::borrow::Cow;
+use special::{Special, THREADS};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The kernel, after what it includes and what computes x.
-const TEXT: &str = include_str!("cast_transpose.cu");
-
 /// Rows and columns of a tile: the rows are those of a band of sums.
 const TILE: usize = CastTranspose::BAND;
-const THREADS: u32 = 256;
 /// Tensors that x may be computed from.
 const MOST: usize = 2;
-/// Halves of a tile that are on their way or in use, rows of each thread, and bytes of a copy.
-const BROUGHT: usize = 2 * 4 * 16;
 /// Bytes of `Counter` of `cast_transpose.cu`.
 const COUNTER_BYTES: usize = 8;
 /// Rounds of a launch of several calls: blocks of fewer tiles end at the same time, those of more
@@ -107,163 +98,16 @@ struct CompiledCastTranspose {
     parts: Vec<Part>,
 }
 
-/// All that a specialisation depends on, but for the number of calls.
-#[derive(PartialEq)]
-struct Special<'a> {
-    /// The type of x.
-    x: DType,
-    /// Those of the tensors that it is computed from.
-    of: Vec<DType>,
-    scale: DType,
-    code: DType,
-    region: Option<&'a Graph>,
-    is_whole: bool,
-    is_full: bool,
-    has_lines: bool,
-    wanted: [bool; 4],
-}
-
-/// How the program of an element is spelled: operand n is `an`.
-struct Element {
-    /// For each register, whether a faster function will do.
-    loose: Vec<bool>,
-}
-
-impl Spelling for Element {
-    fn load(&self, _: Register, access: &Access) -> String {
-        format!("a{}", access.slot.0)
-    }
-
-    fn index(&self, _: usize) -> String {
-        unreachable!("x is computed from elements alone")
-    }
-
-    fn point(&self) -> String {
-        unreachable!("x is computed from elements alone")
-    }
-
-    fn is_loose(&self, register: Register) -> bool {
-        self.loose[register.0 as usize]
-    }
-}
-
-/// The function that computes an element of x, before it is rounded to its type.
-fn value((program, result): &(Program, Register), of: &[DType]) -> String {
-    let unrounded = match program.instr(*result) {
-        Instr::Convert(from, _) if program.dtype(*from) == DType::F32 => *from,
-        _ => *result,
-    };
-    let parameters: String =
-        (0..).zip(of).map(|(n, ty): (u32, _)| format!(", {ty} a{n}")).collect();
-    let statements = gelu::statements(program, &Element { loose: loose(program) });
-    format!(
-        "{}__device__ __forceinline__ f32 value(int{parameters}) {{\n{statements}\
-         return convert<f32>(t{});\n}}\n",
-        gelu::TEXT,
-        unrounded.0
-    )
-}
-
-impl Special<'_> {
-    /// Shared memory for what is brought ahead.
-    fn ahead_bytes(&self) -> usize {
-        let is_ahead = self.is_whole && self.x.bits() == 16;
-        if is_ahead { self.of.len() * BROUGHT * THREADS as usize } else { 0 }
-    }
-
-    /// Blocks of a multiprocessor, by registers and shared memory.
-    fn resident(&self) -> u32 {
-        if self.is_whole && self.of.len() == 1 { 3 } else { 2 }
-    }
-
-    /// Bytes of a `Part`.
-    fn part_bytes(&self) -> usize {
-        const POINTERS: usize = 7;
-        8 * (self.of.len() + POINTERS + 1) + size_of::<Matrices>()
-    }
-
-    /// The source for so many calls.
-    fn source(&self, parts: usize) -> Result<KernelSource, String> {
-        let value = match self.region {
-            Some(region) => value(&elementwise(region)?, &self.of),
-            None => String::new(),
-        };
-        let each: String =
-            self.of.iter().enumerate().map(|(n, ty)| format!(" f({n}, {ty})")).collect();
-        let [codes, transposed, largest, sums] = self.wanted.map(|wanted| wanted.to_string());
-        let defines = vec![
-            ("X", self.x.to_string()),
-            ("SCALE", self.scale.to_string()),
-            ("CODE", self.code.to_string()),
-            ("EACH_OPERAND(f)", each),
-            ("COMPUTED", u8::from(self.region.is_some()).to_string()),
-            ("WHOLE", self.is_whole.to_string()),
-            ("FULL", self.is_full.to_string()),
-            ("LINES", self.has_lines.to_string()),
-            ("HAS_CODES", codes),
-            ("HAS_TRANSPOSED", transposed),
-            ("HAS_LARGEST", largest),
-            ("HAS_SUMS", sums),
-            ("RESIDENT", self.resident().to_string()),
-            ("PARTS", parts.to_string()),
-        ];
-        let text = Cow::Owned(format!("#include \"loop.cuh\"\n{value}{TEXT}"));
-        Ok(KernelSource { name: Cow::Borrowed("cast_transpose"), text, defines })
-    }
-}
-
 /// `cast_transpose`.
 pub(super) const KERNEL: NamedKernel = NamedKernel {
     declines,
     declines_regions,
-    ..NamedKernel::new("cast_transpose", Compile::Composite(compile), Sources::All(sources))
+    ..NamedKernel::new(
+        "cast_transpose",
+        Compile::Composite(compile),
+        Sources::All(special::sources),
+    )
 };
-
-/// Representative specialisations of all sources.
-fn sources() -> Vec<KernelSource> {
-    let [bf16, f32, e4m3, e5m2] = [DType::BF16, DType::F32, DType::F8E4M3, DType::F8E5M2];
-    let b = Builder::new("x");
-    let ty = TensorType::new(bf16, [128usize, 128]);
-    let (x, dy) = (b.input("x", ty.clone()), b.input("dy", ty));
-    b.output("y", x.convert(f32).unary(Unary::Tanh).convert(bf16) * dy);
-    let product = b.finish().expect("the region is well typed");
-    let plain = |[x, code]: [DType; 2], is_whole, wanted| Special {
-        x,
-        of: vec![x],
-        scale: f32,
-        code,
-        region: None,
-        is_whole,
-        is_full: is_whole,
-        has_lines: false,
-        wanted,
-    };
-    let of_lines = |is_whole| Special {
-        scale: DType::E8M0,
-        has_lines: true,
-        ..plain([bf16, e4m3], is_whole, [true, true, false, false])
-    };
-    let of_two = |is_whole| Special {
-        of: vec![bf16; 2],
-        region: Some(&product),
-        ..plain([bf16, e5m2], is_whole, [true; 4])
-    };
-    let all = [
-        plain([bf16, e4m3], true, [true, true, true, false]),
-        plain([bf16, e5m2], true, [true; 4]),
-        Special { is_full: false, ..plain([bf16, e4m3], true, [true, true, true, false]) },
-        plain([f32, e5m2], false, [true; 4]),
-        plain([f32, e4m3], true, [false, true, true, false]),
-        of_two(true),
-        of_two(false),
-        of_lines(true),
-        of_lines(false),
-    ];
-    let source =
-        |special: &Special<'_>, parts| special.source(parts).expect("the region is elementwise");
-    let several = source(&plain([f32, e4m3], true, [true, true, true, false]), 2);
-    all.iter().map(|special| source(special, 1)).chain([several]).collect()
-}
 
 /// The op, the views of what x is computed from, and those of the scales.
 fn parts<'a>(call: &'a KernelCall, op: &OpRef) -> (CastTranspose, [&'a [View]; 2]) {
@@ -305,6 +149,12 @@ fn special<'a>(call: &KernelCall, op: &OpRef, regions: &'a [Graph]) -> Special<'
     }
 }
 
+/// Bytes of a `Part`.
+fn part_bytes(special: &Special<'_>) -> usize {
+    const POINTERS: usize = 7;
+    8 * (special.of.len() + POINTERS + 1) + size_of::<Matrices>()
+}
+
 /// The call of a step that may be cast beside others, with its op.
 fn castable(step: &Step) -> Option<(&KernelCall, &OpRef)> {
     let StepKind::Kernel(call) = &step.kind else { return None };
@@ -318,7 +168,7 @@ pub(crate) fn joins(steps: &[&Step], step: &Step) -> bool {
         return false;
     };
     let of = special(of, op, &[]);
-    of == special(other, as_op, &[]) && (steps.len() + 1) * of.part_bytes() <= PARAMETER_BYTES
+    of == special(other, as_op, &[]) && (steps.len() + 1) * part_bytes(&of) <= PARAMETER_BYTES
 }
 
 /// Compiles steps that were gathered.

@@ -1,5 +1,7 @@
 //! The plans of models on a GPU that exists only as data, and the error of opening a GPU where
 //! there is none.
+//!
+//! Long because each plan is held against what that one GPU does.
 
 use crate::support::h200;
 use overdrive_cuda::compiler::Architecture;

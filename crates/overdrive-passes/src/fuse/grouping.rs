@@ -196,7 +196,7 @@ impl Grouping<'_> {
         cut(self.graph, &self.groups[group], |value| self.is_given(value, group))
     }
 
-    /// What a group reads and gives.
+    /// The values that a group reads and gives.
     fn outline_of(&self, group: usize) -> Outline {
         let is_given = |value| self.is_given(value, group);
         outline(self.graph, &self.groups[group], &self.cloned, is_given)

@@ -19,8 +19,8 @@ pub(crate) struct Cut {
     pub(crate) outputs: Vec<Value>,
 }
 
-/// What a cut reads and gives, known without the graph of it. Most groups that are tried are
-/// refused for that alone.
+/// The values that a cut reads and gives, known without the graph of it. Most groups that are
+/// tried are refused for that alone.
 pub(super) struct Outline {
     /// As of [`Cut`].
     pub(super) inputs: Vec<Value>,

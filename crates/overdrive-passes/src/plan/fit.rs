@@ -89,7 +89,7 @@ pub(super) fn fit(
     Ok(fitted)
 }
 
-/// What `work` makes of each item, a thread an item.
+/// The results of `work` on each item, a thread an item.
 fn on_threads<T: Sync, R: Send>(items: &[T], work: &(impl Fn(&T) -> R + Sync)) -> Vec<R> {
     thread::scope(|scope| {
         let started: Vec<_> = items
