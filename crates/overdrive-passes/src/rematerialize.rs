@@ -157,17 +157,24 @@ impl<'g> TrainingStep<'g> {
         kept
     }
 
+    /// The name of the op that computes a value.
+    fn name(&self, value: Value) -> Option<String> {
+        self.producer(value).map(|(_, node)| node.op.name())
+    }
+
     fn bytes(&self, value: Value) -> u64 {
         self.graph.ty(value).bytes() as u64
     }
 
     /// The saved values with the bytes that each frees per FLOP, those first that free most.
+    /// Results of one op stand together.
     fn by_worth(&self) -> Vec<(f64, Value)> {
         let flops: Vec<u64> =
             self.graph.nodes().iter().map(|n| self.graph.node_cost(n).flops).collect();
         let worth = |v: Value| self.bytes(v) as f64 / (1.0 + self.again(v, &flops) as f64);
         let mut all: Vec<(f64, Value)> = self.saved.iter().map(|&v| (worth(v), v)).collect();
-        all.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)));
+        let sort = |value: Value| (self.name(value), self.bytes(value), value);
+        all.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| sort(b.1).cmp(&sort(a.1))));
         all
     }
 
@@ -175,10 +182,8 @@ impl<'g> TrainingStep<'g> {
     /// of one sort are the results of one op in different layers: they cost the same.
     fn budgets(&self) -> Vec<u64> {
         let all = self.by_worth();
-        let sort = |&(worth, value): &(f64, Value)| {
-            let name = self.producer(value).map(|(_, node)| node.op.name());
-            (worth.to_bits(), name, self.bytes(value))
-        };
+        let sort =
+            |&(worth, value): &(f64, Value)| (worth.to_bits(), self.name(value), self.bytes(value));
         let mut left: u64 = all.iter().map(|(_, value)| self.bytes(*value)).sum();
         let mut sorts: Vec<(u64, u64)> = Vec::new();
         for alike in all.chunk_by(|a, b| sort(a) == sort(b)) {

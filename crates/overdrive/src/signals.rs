@@ -79,7 +79,7 @@ fn heard(stop: &Stop, number: i32) {
     }
     stop.request(signal);
     stop.unless_heeded(|| {
-        note!("interrupted: nothing was under way that would have been kept");
+        note!("interrupted: no unfinished work to keep");
         end();
     });
     note!("interrupted: finished work will be kept; a second signal ends at once");

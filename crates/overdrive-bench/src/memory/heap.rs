@@ -18,46 +18,41 @@ use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 /// assert_eq!(HEAP.count().live_bytes - before.live_bytes, buffer.len() as u64);
 /// ```
 ///
-/// Threads count apart, since one place for all would have them wait for each other. Ten threads
-/// that plan took 140 s of processors so, and take 26. Live bytes and allocations are exact. The
-/// peak is exact while one thread allocates; beside others it may lack up to 64 KiB a thread.
+/// Threads count apart, since one place for all would have them wait for each other. Planning on
+/// ten threads took 140 s of CPU time so, and takes 26. Live bytes and allocations are exact. The
+/// peak is exact while one thread allocates; beside others it may be off by 64 KiB a thread.
 #[derive(Debug)]
 pub struct CountingAllocator {
     shards: [Shard; SHARDS],
+    /// Live bytes that the shards have handed over.
+    live_bytes: AtomicI64,
     /// The most bytes that were found live at once.
     peak_bytes: AtomicI64,
     guard: Option<fn(HeapRequest)>,
 }
 
-/// Places where threads count. Threads beyond them share one.
+/// Places where threads count, which are given out in turns.
 const SHARDS: usize = 32;
-/// How much the live bytes of a shard may grow before those of all are added up.
-const GROWTH: i64 = 64 << 10;
+/// Bytes more or less, from which on a shard hands over.
+const MOST: i64 = 64 << 10;
 
-/// The counts of some threads, in cache lines of its own. Bytes that another thread frees are
-/// negative.
+/// The counts of some threads, in cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard {
-    live_bytes: AtomicI64,
-    /// The most that `live_bytes` was since the peak was last restarted.
-    high_bytes: AtomicI64,
-    /// From here on, the live bytes of all are added up.
-    mark_bytes: AtomicI64,
+    /// Bytes allocated less bytes freed since it last handed over.
+    bytes: AtomicI64,
+    /// The most that they were since then.
+    most_bytes: AtomicI64,
     allocations: AtomicU64,
 }
 
 impl Shard {
     const EMPTY: Self = Self {
-        live_bytes: AtomicI64::new(0),
-        high_bytes: AtomicI64::new(0),
-        mark_bytes: AtomicI64::new(GROWTH),
+        bytes: AtomicI64::new(0),
+        most_bytes: AtomicI64::new(0),
         allocations: AtomicU64::new(0),
     };
-
-    fn live(&self) -> i64 {
-        self.live_bytes.load(Ordering::Relaxed)
-    }
 }
 
 thread_local! {
@@ -110,7 +105,8 @@ impl CountingAllocator {
         reason = "it exists to initialise a static, which needs const"
     )]
     pub const fn new() -> Self {
-        Self { shards: [Shard::EMPTY; SHARDS], peak_bytes: AtomicI64::new(0), guard: None }
+        let (live_bytes, peak_bytes) = (AtomicI64::new(0), AtomicI64::new(0));
+        Self { shards: [Shard::EMPTY; SHARDS], live_bytes, peak_bytes, guard: None }
     }
 
     /// The same with a guard, which may end the process. It may allocate, and is told of that too.
@@ -132,10 +128,11 @@ impl CountingAllocator {
 
     /// The counts so far. Other threads may allocate between the readings.
     pub fn count(&self) -> HeapCount {
-        let live = self.live();
-        let alone = |shard: &Shard| live + shard.high_bytes.load(Ordering::Relaxed) - shard.live();
-        let highest = self.shards.iter().map(alone).max().unwrap_or(live);
-        let peak = highest.max(self.peak_bytes.load(Ordering::Relaxed));
+        let read = |count: &AtomicI64| count.load(Ordering::Relaxed);
+        let handed_over = read(&self.live_bytes);
+        let live = handed_over + self.shards.iter().map(|shard| read(&shard.bytes)).sum::<i64>();
+        let most = self.shards.iter().map(|shard| read(&shard.most_bytes)).max().unwrap_or(0);
+        let peak = read(&self.peak_bytes).max(handed_over + most).max(live);
         let allocations = self.shards.iter().map(|shard| shard.allocations.load(Ordering::Relaxed));
         HeapCount {
             live_bytes: live.max(0).cast_unsigned(),
@@ -146,34 +143,36 @@ impl CountingAllocator {
 
     /// Lowers the peak to what is live now, and says what that is.
     pub fn restart_peak(&self) -> HeapCount {
-        for shard in &self.shards {
-            shard.high_bytes.store(shard.live(), Ordering::Relaxed);
-            shard.mark_bytes.store(shard.live() + GROWTH, Ordering::Relaxed);
-        }
-        self.peak_bytes.store(self.live(), Ordering::Relaxed);
+        self.shards.iter().for_each(|shard| self.hand_over(shard));
+        self.peak_bytes.store(self.live_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         self.count()
     }
 
-    /// Live bytes of all threads.
-    fn live(&self) -> i64 {
-        self.shards.iter().map(Shard::live).sum()
+    /// Adds what a shard has counted to what is live, and sees whether that was a peak.
+    fn hand_over(&self, shard: &Shard) {
+        let bytes = shard.bytes.swap(0, Ordering::Relaxed);
+        let most = shard.most_bytes.swap(0, Ordering::Relaxed).max(bytes);
+        let before = self.live_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.peak_bytes.fetch_max(before + most, Ordering::Relaxed);
     }
 
     fn grew(&self, bytes: usize) {
         let (shard, bytes) = (&self.shards[own_shard()], bytes as i64);
-        let live = shard.live_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let now = shard.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         shard.allocations.fetch_add(1, Ordering::Relaxed);
-        if live > shard.high_bytes.load(Ordering::Relaxed) {
-            shard.high_bytes.fetch_max(live, Ordering::Relaxed);
+        if now > shard.most_bytes.load(Ordering::Relaxed) {
+            shard.most_bytes.fetch_max(now, Ordering::Relaxed);
         }
-        if live >= shard.mark_bytes.load(Ordering::Relaxed) {
-            shard.mark_bytes.store(live + GROWTH, Ordering::Relaxed);
-            self.peak_bytes.fetch_max(self.live(), Ordering::Relaxed);
+        if now >= MOST {
+            self.hand_over(shard);
         }
     }
 
     fn shrank(&self, bytes: usize) {
-        self.shards[own_shard()].live_bytes.fetch_sub(bytes as i64, Ordering::Relaxed);
+        let (shard, bytes) = (&self.shards[own_shard()], bytes as i64);
+        if shard.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes <= -MOST {
+            self.hand_over(shard);
+        }
     }
 }
 
@@ -251,23 +250,33 @@ mod tests {
         assert_eq!(heap.count(), HeapCount { live_bytes: 0, peak_bytes: 4000, allocations: 3 });
     }
 
-    /// Threads that allocate at once, and blocks that another thread frees.
+    /// Threads that allocate at once, blocks that another thread frees, and threads in turns.
     #[test]
     fn threads_count_together() {
         let heap = CountingAllocator::new();
-        let layout = Layout::from_size_align(GROWTH as usize, 64).unwrap();
+        let layout = Layout::from_size_align(MOST as usize, 64).unwrap();
         // SAFETY: the layout has a size, and each block is freed once with it.
         let take = || unsafe { heap.alloc(layout) } as usize;
-        let blocks: Vec<usize> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-        });
-        let all = 4 * GROWTH as u64;
-        assert_eq!(heap.count(), HeapCount { live_bytes: all, peak_bytes: all, allocations: 4 });
         // SAFETY: as above.
-        blocks.iter().for_each(|block| unsafe { heap.dealloc(*block as *mut u8, layout) });
-        assert_eq!(heap.count(), HeapCount { live_bytes: 0, peak_bytes: all, allocations: 4 });
+        let free = |block: usize| unsafe { heap.dealloc(block as *mut u8, layout) };
+        let all = 4 * MOST as u64;
+        for round in 1..=3 {
+            let blocks: Vec<usize> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            let allocations = 4 * round;
+            let full = HeapCount { live_bytes: all, peak_bytes: all, allocations };
+            assert_eq!(heap.count(), full);
+            blocks.into_iter().for_each(free);
+            assert_eq!(heap.count(), HeapCount { live_bytes: 0, ..full });
+        }
         assert_eq!(heap.restart_peak().peak_bytes, 0);
+        std::thread::scope(|scope| scope.spawn(|| free(take())).join().unwrap());
+        let block = take();
+        assert_eq!(heap.count().peak_bytes, MOST as u64);
+        free(block);
+        assert_eq!(heap.count().peak_bytes, MOST as u64);
     }
 
     #[test]

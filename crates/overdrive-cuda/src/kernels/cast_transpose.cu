@@ -19,8 +19,9 @@
 // first. CODE: f8e4m3 or f8e5m2. WHOLE: rows of eight, columns of sixteen, all of them aligned and
 // dense. FULL: no tile reaches outside. LINES: whether each row and each column has a scale, a
 // power of two; else one covers all. HAS_CODES, HAS_TRANSPOSED, HAS_LARGEST, HAS_SUMS: which
-// results are wanted. RESIDENT: blocks of a multiprocessor. PARTS: matrices of a launch. Numbers of
-// 32 bits are read where they are used: copies of half a sector would take each sector twice.
+// results are wanted. RESIDENT: blocks of a multiprocessor. PARTS: matrices of a launch.
+// PART_BYTES: of what the launch brings of each. Numbers of 32 bits are read where they are used:
+// copies of half a sector would take each sector twice.
 
 constexpr int TILE = 128, THREADS = 256, HALVES = 2, ROWS = 4, STAGES = 2;
 constexpr int ACROSS = TILE / 8, DOWN = THREADS / ACROSS; // threads along rows, and down
@@ -29,7 +30,7 @@ constexpr bool AHEAD = WHOLE && sizeof(X) == 2;
 static_assert(HALF * HALVES == TILE, "halves make a tile");
 static_assert(WHOLE || !FULL, "whole tiles have whole rows");
 
-// Results of the blocks of a launch, and the number of blocks done; 0 between launches.
+// Results of the blocks of a matrix, and the number of blocks done; 0 between launches.
 struct Counter {
     u32 largest, done;
 };
@@ -55,6 +56,7 @@ struct Part {
 struct Parts {
     Part at[PARTS];
 };
+static_assert(sizeof(Part) == PART_BYTES, "a part is as long as what the launch brings");
 
 #define COUNT(n, T) +1
 // Pieces of 16 bytes in which eight columns of a row are brought.

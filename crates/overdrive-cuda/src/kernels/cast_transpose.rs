@@ -149,12 +149,6 @@ fn special<'a>(call: &KernelCall, op: &OpRef, regions: &'a [Graph]) -> Special<'
     }
 }
 
-/// Bytes of a `Part`.
-fn part_bytes(special: &Special<'_>) -> usize {
-    const POINTERS: usize = 7;
-    8 * (special.of.len() + POINTERS + 1) + size_of::<Matrices>()
-}
-
 /// The call of a step that may be cast beside others, with its op.
 fn castable(step: &Step) -> Option<(&KernelCall, &OpRef)> {
     let StepKind::Kernel(call) = &step.kind else { return None };
@@ -168,7 +162,7 @@ pub(crate) fn joins(steps: &[&Step], step: &Step) -> bool {
         return false;
     };
     let of = special(of, op, &[]);
-    of == special(other, as_op, &[]) && (steps.len() + 1) * part_bytes(&of) <= PARAMETER_BYTES
+    of == special(other, as_op, &[]) && (steps.len() + 1) * of.part_bytes() <= PARAMETER_BYTES
 }
 
 /// Compiles steps that were gathered.

@@ -422,9 +422,15 @@ fn casts_of_one_kind_are_one_launch() {
     let Some(backend) = gpu() else { return };
     let whole = [[128, 128], [256, 384], [2048, 128], [4096, 3072]];
     let partial = [[37, 53], [1, 300], [1000, 72], [130, 7]];
-    for (dtype, shapes) in
-        [(DType::F32, whole), (DType::BF16, whole), (DType::F32, partial), (DType::F16, partial)]
-    {
+    // So many tiles that a block takes several.
+    let large = [[128, 128], [256, 384], [2048, 128], [8192, 4096]];
+    for (dtype, shapes) in [
+        (DType::F32, whole),
+        (DType::BF16, whole),
+        (DType::F32, partial),
+        (DType::F16, partial),
+        (DType::BF16, large),
+    ] {
         let b = Builder::new("casts");
         let scale = b.input("scale", TensorType::scalar(DType::F32));
         for (i, shape) in shapes.into_iter().enumerate() {

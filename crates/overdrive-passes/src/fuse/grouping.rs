@@ -93,7 +93,7 @@ impl Grouping<'_> {
                 continue;
             }
             let mergeable = match self.would_be_kept(index, candidate) {
-                true => Err("its result would be kept for the backward part".to_owned()),
+                true => Err("what is computed again joins no work before it".to_owned()),
                 false => self.mergeable([candidate, group], target),
             };
             match mergeable {
@@ -114,7 +114,8 @@ impl Grouping<'_> {
         }
     }
 
-    /// Whether a node is computed again for the backward part, and a group is not.
+    /// Whether a node is computed again for the backward part, and not all of a group is. The
+    /// others may be of the forward part: its result would be kept from there on.
     fn would_be_kept(&self, index: u32, group: usize) -> bool {
         let is_again = |id: u32| is_again(&self.graph.node(NodeId(id)).scope);
         is_again(index) && !self.groups[group].iter().all(|&id| is_again(id))

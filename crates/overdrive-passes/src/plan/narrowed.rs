@@ -4,7 +4,8 @@
 //! A training step rounds each weight where its layer needs it: a launch each, all of them short.
 //! Placed one after another, a device may merge them into one launch. The rounded value is kept for
 //! the backward pass anyway, so this needs no more memory. Codes that only the forward pass reads
-//! are there while activations are not yet. Invariant: no step before them writes what they read.
+//! take a byte a parameter from the start, when activations are not there yet. Invariant: no step
+//! before them writes what they read.
 
 use crate::rematerialize::is_again;
 use overdrive_ir::ops::CastTranspose;

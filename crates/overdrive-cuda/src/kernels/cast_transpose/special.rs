@@ -11,6 +11,8 @@ use std::borrow::Cow;
 /// The kernel, after what it includes and what computes x.
 const TEXT: &str = include_str!("../cast_transpose.cu");
 
+/// Numbers of `Matrices`.
+const NUMBERS: usize = 14;
 /// Threads of a block.
 pub(super) const THREADS: u32 = 256;
 /// Halves of a tile that are on their way or in use, rows of each thread, and bytes of a copy.
@@ -85,6 +87,13 @@ impl Special<'_> {
         if self.is_whole && self.of.len() == 1 { 3 } else { 2 }
     }
 
+    /// Bytes of a `Part`: the places of operands, scales, results and the counter, the numbers of
+    /// `Matrices`, and a word for the blocks.
+    pub(super) fn part_bytes(&self) -> usize {
+        const PLACES: usize = 7;
+        8 * (self.of.len() + PLACES + NUMBERS + 1)
+    }
+
     /// The source for so many calls.
     pub(super) fn source(&self, parts: usize) -> Result<KernelSource, String> {
         let value = match self.region {
@@ -109,6 +118,7 @@ impl Special<'_> {
             ("HAS_SUMS", sums),
             ("RESIDENT", self.resident().to_string()),
             ("PARTS", parts.to_string()),
+            ("PART_BYTES", self.part_bytes().to_string()),
         ];
         let text = Cow::Owned(format!("#include \"loop.cuh\"\n{value}{TEXT}"));
         Ok(KernelSource { name: Cow::Borrowed("cast_transpose"), text, defines })
