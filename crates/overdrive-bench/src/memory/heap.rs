@@ -48,11 +48,10 @@ struct Shard {
 }
 
 impl Shard {
-    const EMPTY: Self = Self {
-        bytes: AtomicI64::new(0),
-        most_bytes: AtomicI64::new(0),
-        allocations: AtomicU64::new(0),
-    };
+    const fn new() -> Self {
+        let (bytes, most_bytes) = (AtomicI64::new(0), AtomicI64::new(0));
+        Self { bytes, most_bytes, allocations: AtomicU64::new(0) }
+    }
 }
 
 thread_local! {
@@ -106,7 +105,7 @@ impl CountingAllocator {
     )]
     pub const fn new() -> Self {
         let (live_bytes, peak_bytes) = (AtomicI64::new(0), AtomicI64::new(0));
-        Self { shards: [Shard::EMPTY; SHARDS], live_bytes, peak_bytes, guard: None }
+        Self { shards: [const { Shard::new() }; SHARDS], live_bytes, peak_bytes, guard: None }
     }
 
     /// The same with a guard, which may end the process. It may allocate, and is told of that too.
