@@ -33,6 +33,7 @@ mod multiply_codes;
 mod nan_guard;
 mod observe;
 mod offload;
+mod on_cores;
 mod pass;
 mod perturb;
 mod pipeline;

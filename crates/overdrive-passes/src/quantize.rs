@@ -38,7 +38,6 @@ mod learned;
 mod least_error;
 mod linear_algebra;
 mod modes;
-mod on_cores;
 mod output_errors;
 mod pass;
 mod quantized;

@@ -2,6 +2,7 @@
 
 use super::error::PlanError;
 use crate::draft::{Draft, Pass};
+use crate::on_cores::on_cores;
 use crate::pass::PASSES;
 use crate::rematerialize::{Rematerialize, policies};
 use overdrive_ir::plan::{Limited, Plan, Space};
@@ -9,9 +10,6 @@ use overdrive_ir::{Graph, MemorySpace, Mode, Target, Tuning};
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::thread;
-
-/// The stack of a thread that plans: passes descend as deep as a graph's chains are long.
-const STACK_BYTES: usize = 64 << 20;
 
 /// A plan within its limit, and the tuning that made it.
 pub(super) struct Fitted {
@@ -64,7 +62,7 @@ pub(super) fn fit(
         let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let mut best: Option<(f64, Fitted)> = None;
         'all: for some in all.chunks(cores) {
-            for found in on_threads(some, &|&policy| attempt(tuning, policy)) {
+            for found in on_cores(some, |_| 1, |&policy| attempt(tuning, policy)) {
                 let Some((seconds, found)) = if_it_fits(found?) else { continue };
                 let copies = found.plan.steps.iter().any(|step| step.stream != 0);
                 if best.as_ref().is_none_or(|(fastest, _)| seconds < *fastest) {
@@ -87,24 +85,6 @@ pub(super) fn fit(
     let free_seconds = free.plan.seconds(device);
     fitted.plan.limited = Some(Limited { free_bytes: needed, free_seconds, seconds });
     Ok(fitted)
-}
-
-/// The results of `work` on each item, a thread an item.
-fn on_threads<T: Sync, R: Send>(items: &[T], work: &(impl Fn(&T) -> R + Sync)) -> Vec<R> {
-    thread::scope(|scope| {
-        let started: Vec<_> = items
-            .iter()
-            .map(|item| {
-                let thread = thread::Builder::new().stack_size(STACK_BYTES);
-                let started = thread.spawn_scoped(scope, move || work(item));
-                started.map_err(|_| work(item))
-            })
-            .collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, R>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        started.into_iter().map(|thread| thread.map_or_else(|done| done, join)).collect()
-    })
 }
 
 /// The first of policies that compute more and more again, and so take less and less memory. If

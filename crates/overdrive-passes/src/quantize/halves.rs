@@ -7,8 +7,8 @@
 //! alone, as in attention, has that of the weights in 16 bits; if there are both, bf16.
 
 use super::layers::{NO_PARAMETER, layers, relative_error};
-use super::on_cores::on_cores;
 use super::{Layer, Quantization, Quantized, QuantizedLayer, Rounding, Scheme, Skipped};
+use crate::on_cores::on_cores;
 use crate::precision::precision_of;
 use crate::{Recipe, store};
 use overdrive_ir::{

@@ -1,4 +1,4 @@
-//! Work on each layer of a model, on all cores.
+//! Work on each of several items, layers of a model or plans of it, on all cores.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,10 +7,12 @@ use std::thread;
 /// Weights that are in work at once, unless a single layer has more. Their values and codes in f64
 /// take 16 bytes each.
 const AT_ONCE: usize = 1 << 26;
+/// The stack of a thread: passes descend as deep as a graph's chains are long.
+const STACK_BYTES: usize = 64 << 20;
 
 /// The results of `work` on each item, in the order of the items. An item has as many weights as
 /// `weights` says.
-pub(super) fn on_cores<T: Sync, R: Send>(
+pub(crate) fn on_cores<T: Sync, R: Send>(
     items: &[T],
     weights: impl Fn(&T) -> usize,
     work: impl Fn(&T) -> R + Sync,
@@ -22,7 +24,7 @@ pub(super) fn on_cores<T: Sync, R: Send>(
         return items.iter().map(work).collect();
     }
     let next = AtomicUsize::new(0);
-    let take = || {
+    let take = &|| {
         let mut done = Vec::new();
         while let Some((at, item)) = {
             let at = next.fetch_add(1, Ordering::Relaxed);
@@ -33,11 +35,15 @@ pub(super) fn on_cores<T: Sync, R: Send>(
         done
     };
     let mut all: Vec<(usize, R)> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(take)).collect();
-        let join = |worker: thread::ScopedJoinHandle<'_, Vec<_>>| {
-            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        workers.into_iter().flat_map(join).collect()
+        // This thread works too, alone if the system gives no other.
+        let worker =
+            |_| thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, take).ok();
+        let others: Vec<_> = (1..threads).filter_map(worker).collect();
+        let mut all = take();
+        for other in others {
+            all.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        all
     });
     all.sort_by_key(|(at, _)| *at);
     all.into_iter().map(|(_, result)| result).collect()
