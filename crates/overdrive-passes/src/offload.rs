@@ -17,7 +17,7 @@ mod ledger;
 mod states;
 mod values;
 
-use crate::plan::place;
+use crate::plan::overwrite::placed;
 use copies::Copies;
 use ledger::Ledger;
 use overdrive_ir::plan::{Plan, Space};
@@ -31,8 +31,7 @@ const TRIES: usize = 5;
 /// Moves states and values of a plan whose buffers are not yet placed.
 pub(crate) fn offload(plan: &mut Plan, device: &Description, tuning: &Tuning) {
     let (Some(limit), false) = (tuning.memory_limit, device.spaces.is_empty()) else { return };
-    let mut plain = plan.clone();
-    place(&mut plain);
+    let plain = placed(plan);
     let mut best = (plain.peak_bytes(Space::MAIN), None);
     let mut room = limit;
     for left in (0..TRIES).rev() {
@@ -45,9 +44,7 @@ pub(crate) fn offload(plan: &mut Plan, device: &Description, tuning: &Tuning) {
         states::move_out(&mut tried, (&mut ledger, &mut copies), tuning);
         values::move_out(&mut tried, (&mut ledger, &mut copies));
         copies.insert(&mut tried);
-        let mut placed = tried.clone();
-        place(&mut placed);
-        let peak = placed.peak_bytes(Space::MAIN);
+        let peak = placed(&tried).peak_bytes(Space::MAIN);
         if peak < best.0 {
             best = (peak, Some(tried));
         }

@@ -15,6 +15,7 @@ use crate::in_chunks::{CHUNK_BYTES, in_chunks};
 use crate::legalize::{legalize, share};
 use crate::multiply_codes::multiply_codes;
 use crate::offload::offload;
+use crate::plan::overwrite::overwrite;
 use crate::plan::{chains, join, narrowed, place, settle, steps, updates};
 use crate::regather::regather;
 use crate::rematerialize::{LOSS, Rematerialize, rematerialize};
@@ -183,6 +184,15 @@ pub static PASSES: &[Pass] = &[
         modes: FUSED,
         run: |draft| {
             join::join(&mut draft.plan, draft.target, draft.tuning);
+            Ok(())
+        },
+    },
+    Pass {
+        name: "overwrite",
+        does: "loops write over what they read for the last time",
+        modes: ALL,
+        run: |draft| {
+            overwrite(&mut draft.plan);
             Ok(())
         },
     },

@@ -16,6 +16,7 @@ mod fit;
 pub(crate) mod join;
 mod locate;
 pub(crate) mod narrowed;
+pub(crate) mod overwrite;
 pub(crate) mod settle;
 mod steps;
 pub(crate) mod updates;

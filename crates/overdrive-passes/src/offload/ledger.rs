@@ -28,9 +28,12 @@ impl Ledger {
     pub(super) fn new(plan: &Plan, device: &Description, room: u64) -> Self {
         let arena = plan.arena_bytes[0] as u64;
         let mut bytes = vec![plan.peak_bytes(Space::MAIN) - arena; plan.steps.len()];
-        let spans = PartialOrder::new(plan).spans(plan);
-        for (slot, span) in plan.slots.iter().zip(spans) {
-            if let (SlotPlace::Arena { .. }, Some(span)) = (&slot.place, span) {
+        let (spans, sharing) = (PartialOrder::new(plan).spans(plan), plan.sharing());
+        for (index, (slot, span)) in plan.slots.iter().zip(spans).enumerate() {
+            // Slots that share bytes count once.
+            if let (SlotPlace::Arena { .. }, Some(span), true) =
+                (&slot.place, span, sharing[index].0 as usize == index)
+            {
                 let size = slot.bytes().next_multiple_of(Plan::ALIGNMENT) as u64;
                 bytes[span.first..=span.last].iter_mut().for_each(|all| *all += size);
             }

@@ -13,7 +13,8 @@
 //! another. Its launch keeps the order for values that one passes to the other. Copies that start
 //! between steps are no obstacle if they share no slots with them.
 
-use super::{place, settle};
+use super::overwrite::placed;
+use super::settle;
 use overdrive_ir::plan::{Bond, Note, Plan, SlotId, SlotPlace, Space, Step, StepKind};
 use overdrive_ir::{Call, Decline, Target, Tuning};
 use std::ops::Range;
@@ -30,8 +31,7 @@ pub(crate) fn join(plan: &mut Plan, target: &dyn Target, tuning: &Tuning) {
     };
     let mut all = plan.clone();
     gather(&mut all, (target, tuning), (&Bond::ALL, usize::MAX));
-    place(&mut all);
-    if all.peak_bytes(Space::MAIN) <= limit {
+    if placed(&all).peak_bytes(Space::MAIN) <= limit {
         *plan = all;
     } else {
         let what = "small steps, and steps over the rows of a product, into one launch".to_owned();

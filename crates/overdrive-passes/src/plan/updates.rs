@@ -92,7 +92,7 @@ pub(crate) fn copied_cache(graph: &Graph, plan: &Plan) -> Option<PlanError> {
 
 /// True when the step reads each element of `old` only where it writes that element of `new`, or
 /// not at all.
-fn overwrites(step: &Step, old: SlotId, new: SlotId) -> bool {
+pub(super) fn overwrites(step: &Step, old: SlotId, new: SlotId) -> bool {
     match &step.kind {
         StepKind::Loop(program) => {
             let stores: Vec<_> = program.stores.iter().filter(|s| s.access.slot == new).collect();

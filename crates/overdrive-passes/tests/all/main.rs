@@ -17,6 +17,7 @@ mod halves;
 mod learned;
 mod lora;
 mod observe;
+mod overwrite;
 mod plan;
 mod precision;
 mod quantize;

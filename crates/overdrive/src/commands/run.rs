@@ -26,10 +26,14 @@ use overdrive::studies::{
     PEER_MODES, Parties, Peer, Probes, Progress, RankDevices, RanksMeter, STUDIES, Sampling, Study,
     ceilings,
 };
+use overdrive::train::FORMATS;
 use overdrive_process::Stop;
 use overdrive_process::python::interpreter;
 use std::cell::RefCell;
 use std::path::Path;
+
+/// Studies whose variants are number formats of a training step.
+const TRAINING: [&str; 2] = ["training", "memory"];
 
 /// Nanoseconds that an engine or framework may spend on compiling and first calls, in a study with
 /// `--quick` and without named cases. XLA takes 23 s for a transformer on a GPU.
@@ -217,12 +221,16 @@ fn told(arguments: &Run, place: &Place, results: &Results, stop: &Stop) -> Resul
     Ok(results.exit())
 }
 
-/// Descriptions of the quantized models among the results, and the commands that make them of the
-/// user's.
+/// Descriptions of the variants among the results: number formats of training steps, and quantized
+/// models with the commands that make them of the user's.
 fn variants(results: &Results, arguments: &Run) -> Vec<Variant> {
-    let variants = || results.records.iter().map(|r| r.case.configuration.variant.as_deref());
-    let of_results = MODES.iter().filter(|mode| variants().any(|name| name == Some(mode.name)));
-    let described = |mode: &QuantizationMode| Variant {
+    let found = |name: &str, of_training: bool| {
+        results.records.iter().map(|record| &record.case).any(|case| {
+            let trains = TRAINING.contains(&case.study.as_str());
+            trains == of_training && case.configuration.variant.as_deref() == Some(name)
+        })
+    };
+    let quantized = |mode: &QuantizationMode| Variant {
         name: mode.name.to_owned(),
         about: mode.summary.to_owned(),
         made_by: arguments.model.as_ref().and_then(|model| {
@@ -233,7 +241,16 @@ fn variants(results: &Results, arguments: &Run) -> Vec<Variant> {
             Some(format!("overdrive quantize {from} --mode {}{data} -o {to}", mode.name))
         }),
     };
-    of_results.map(described).collect()
+    let modes = MODES.iter().filter(|mode| found(mode.name, false));
+    let mut variants: Vec<Variant> = modes.map(quantized).collect();
+    for formats in FORMATS.iter().filter(|formats| found(formats.name, true)) {
+        let (name, about) = (formats.name.to_owned(), formats.help.to_owned());
+        match variants.iter_mut().find(|mode| mode.name == name) {
+            Some(mode) => mode.about += &format!("; in training: {about}"),
+            None => variants.push(Variant { name, about, made_by: None }),
+        }
+    }
+    variants
 }
 
 /// The work of a run.
