@@ -16,8 +16,9 @@
 mod cuts;
 
 use crate::bucket::BUCKET_BYTES;
+use crate::parts::Cut;
 use crate::rebuild::live;
-use cuts::{Cut, Cuts, sum};
+use cuts::{Cuts, sum};
 use overdrive_ir::{Builder, Channel, Expr, Graph, GraphError, Node, Prim, Reducer, Target, Value};
 use std::collections::HashMap;
 

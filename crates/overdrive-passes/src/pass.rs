@@ -7,6 +7,7 @@
 
 use crate::attend::attend;
 use crate::bucket::{BUCKET_BYTES, bucket};
+use crate::by_rows::by_rows;
 use crate::casts::casts;
 use crate::draft::Pass;
 use crate::fuse::{groups, node_by_node};
@@ -46,7 +47,19 @@ pub static PASSES: &[Pass] = &[
         modes: ALL,
         run: |draft| match draft.policy {
             Rematerialize::None => Ok(()),
-            policy => draft.rewrite(|graph, _, notes| rematerialize(graph, LOSS, policy, notes)),
+            policy => draft.rewrite(|graph, target, notes| {
+                let cost = target.description().flops_per_byte;
+                rematerialize(graph, LOSS, (policy, cost), notes)
+            }),
+        },
+    },
+    Pass {
+        name: "by_rows",
+        does: "under a memory limit, logits and their gradient are made some rows at a time",
+        modes: ALL,
+        run: |draft| match draft.policy {
+            Rematerialize::None => Ok(()),
+            _ => draft.rewrite(|graph, _, _| by_rows(graph)),
         },
     },
     Pass {

@@ -10,9 +10,10 @@
 //! the same operations to the same operands (random draws keep their site), so every result keeps
 //! its bits. Common subexpressions must be merged before this pass, never after.
 
+use crate::by_rows;
 use crate::pipeline::sends_on;
 use overdrive_ir::plan::{Note, Recomputing};
-use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, NodeId, Origin, Value};
+use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, NodeId, Origin, Prim, Value};
 use std::collections::{BTreeSet, HashMap};
 
 /// The values to keep between the forward and the backward part.
@@ -21,10 +22,12 @@ use std::collections::{BTreeSet, HashMap};
 pub enum Rematerialize {
     /// Everything.
     None,
+    /// Everything but logits, which are made and read in parts.
+    Rows,
     /// Only what crosses the outermost scopes (`block3`): every block is computed again.
     EveryBlock,
-    /// At most this many saved bytes: the values that free most bytes per FLOP are computed again
-    /// first.
+    /// At most this many saved bytes: the values that free most bytes for their cost are computed
+    /// again first.
     Budget {
         /// Limit of saved bytes.
         saved_bytes: u64,
@@ -47,16 +50,20 @@ pub(crate) fn is_again(scope: &str) -> bool {
 const MOST_BUDGETS: usize = 16;
 
 /// Policies that keep less and less, the one first that computes least again; none for a graph
-/// that is no training step.
-pub(crate) fn policies(graph: &Graph) -> Result<Vec<Rematerialize>, GraphError> {
+/// that is no training step. A byte that is read or written costs as much as so many FLOPs.
+pub(crate) fn policies(
+    graph: &Graph,
+    flops_per_byte: f64,
+) -> Result<Vec<Rematerialize>, GraphError> {
     let Some(loss) = graph.outputs().iter().find(|port| port.name == LOSS) else {
         return Ok(Vec::new());
     };
-    let budgets = TrainingStep::new(graph, loss.value).budgets();
+    let budgets = TrainingStep::new(graph, loss.value).budgets(flops_per_byte);
     let budgets = budgets.into_iter().map(|saved_bytes| Rematerialize::Budget { saved_bytes });
+    let rows = (!by_rows::large(graph).is_empty()).then_some(Rematerialize::Rows);
     let mut found = Vec::new();
-    for policy in budgets.chain([Rematerialize::EveryBlock]) {
-        let again = rematerialize(graph, LOSS, policy, &mut Vec::new())?;
+    for policy in rows.into_iter().chain(budgets).chain([Rematerialize::EveryBlock]) {
+        let again = rematerialize(graph, LOSS, (policy, flops_per_byte), &mut Vec::new())?;
         found.push((again.cost().flops, policy));
     }
     found.sort_by_key(|(flops, _)| *flops);
@@ -64,11 +71,12 @@ pub(crate) fn policies(graph: &Graph) -> Result<Vec<Rematerialize>, GraphError> 
 }
 
 /// Applies a policy to a bound training graph. `loss` names the output that divides forward from
-/// backward. Each value that is computed again is a note.
+/// backward. A byte that is read or written costs as much as `flops_per_byte` FLOPs. Each value
+/// that is computed again is a note.
 pub fn rematerialize(
     graph: &Graph,
     loss: &str,
-    policy: Rematerialize,
+    (policy, flops_per_byte): (Rematerialize, f64),
     notes: &mut Vec<Note>,
 ) -> Result<Graph, GraphError> {
     let Some(port) = graph.outputs().iter().find(|o| o.name == loss) else {
@@ -83,9 +91,9 @@ pub fn rematerialize(
     };
     let step = TrainingStep::new(graph, port.value);
     let mut kept = match policy {
-        Rematerialize::None => step.saved.clone(),
+        Rematerialize::None | Rematerialize::Rows => step.saved.clone(),
         Rematerialize::EveryBlock => step.between_blocks(),
-        Rematerialize::Budget { saved_bytes } => step.dearest(saved_bytes),
+        Rematerialize::Budget { saved_bytes } => step.dearest(saved_bytes, flops_per_byte),
     };
     // Collectives run once; their results are never recomputed.
     let meets = |node: &&Node| node.op.prim().is_some_and(|prim| prim.channel().is_some());
@@ -131,6 +139,9 @@ impl<'g> TrainingStep<'g> {
             };
             saved.extend(node.operands.iter().filter(from_forward).copied());
         }
+        // Logits are read right where they are made, and in parts.
+        let large = by_rows::large(graph);
+        saved.retain(|value| !large.contains(value));
         Self { graph, forward, saved }
     }
 
@@ -162,16 +173,26 @@ impl<'g> TrainingStep<'g> {
         self.producer(value).map(|(_, node)| node.op.name())
     }
 
+    /// Bytes of a value as a plan keeps it: one that was only widened is kept as it was before.
     fn bytes(&self, value: Value) -> u64 {
-        self.graph.ty(value).bytes() as u64
+        let narrow = self.producer(value).and_then(|(_, node)| match node.op.prim() {
+            Some(Prim::Convert { .. }) => Some(self.graph.ty(node.operands[0]).bytes()),
+            _ => None,
+        });
+        let own = self.graph.ty(value).bytes();
+        narrow.map_or(own, |narrow| own.min(narrow)) as u64
     }
 
-    /// The saved values with the bytes that each frees per FLOP, those first that free most.
+    /// The saved values with the bytes that each frees for its cost, those first that free most.
     /// Results of one op stand together.
-    fn by_worth(&self) -> Vec<(f64, Value)> {
+    fn by_worth(&self, flops_per_byte: f64) -> Vec<(f64, Value)> {
         let flops: Vec<u64> =
             self.graph.nodes().iter().map(|n| self.graph.node_cost(n).flops).collect();
-        let worth = |v: Value| self.bytes(v) as f64 / (1.0 + self.again(v, &flops) as f64);
+        let worth = |v: Value| {
+            let (flops, read) = self.again(v, &flops);
+            let moved = (read + self.bytes(v)) as f64;
+            self.bytes(v) as f64 / (1.0 + flops as f64 + flops_per_byte * moved)
+        };
         let mut all: Vec<(f64, Value)> = self.saved.iter().map(|&v| (worth(v), v)).collect();
         let sort = |value: Value| (self.name(value), self.bytes(value), value);
         all.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| sort(b.1).cmp(&sort(a.1))));
@@ -180,8 +201,8 @@ impl<'g> TrainingStep<'g> {
 
     /// Bytes that stay saved once a sort of values is dropped, and all that are worth more. Values
     /// of one sort are the results of one op in different layers: they cost the same.
-    fn budgets(&self) -> Vec<u64> {
-        let all = self.by_worth();
+    fn budgets(&self, flops_per_byte: f64) -> Vec<u64> {
+        let all = self.by_worth(flops_per_byte);
         let sort =
             |&(worth, value): &(f64, Value)| (worth.to_bits(), self.name(value), self.bytes(value));
         let mut left: u64 = all.iter().map(|(_, value)| self.bytes(*value)).sum();
@@ -201,12 +222,12 @@ impl<'g> TrainingStep<'g> {
         sorts.into_iter().map(|(_, left)| left).collect()
     }
 
-    /// Saved values without those that free most bytes per FLOP, as many as it takes to come below
-    /// the limit.
-    fn dearest(&self, limit: u64) -> BTreeSet<Value> {
+    /// Saved values without those that free most bytes for their cost, as many as it takes to come
+    /// below the limit.
+    fn dearest(&self, limit: u64, flops_per_byte: f64) -> BTreeSet<Value> {
         let mut kept = self.saved.clone();
         let mut total: u64 = kept.iter().map(|&v| self.bytes(v)).sum();
-        for (_, value) in self.by_worth() {
+        for (_, value) in self.by_worth(flops_per_byte) {
             if total <= limit {
                 break;
             }
@@ -216,21 +237,24 @@ impl<'g> TrainingStep<'g> {
         kept
     }
 
-    /// FLOPs of computing `value` again from the saved values; what another dropped one computes
-    /// again is shared.
-    fn again(&self, value: Value, flops: &[u64]) -> u64 {
-        let mut sum = 0;
-        let mut seen = BTreeSet::new();
+    /// FLOPs of computing `value` again from the saved values, and bytes of those that are read;
+    /// what another dropped one computes again is shared.
+    fn again(&self, value: Value, flops: &[u64]) -> (u64, u64) {
+        let (mut sum, mut read) = (0, 0);
+        let (mut seen, mut leaves) = (BTreeSet::new(), BTreeSet::new());
         let mut pending = vec![value];
         while let Some(next) = pending.pop() {
-            let Some((id, node)) = self.producer(next) else { continue };
-            if (next != value && self.saved.contains(&next)) || !seen.insert(id) {
+            let stays = next != value && self.saved.contains(&next);
+            let Some((id, node)) = self.producer(next).filter(|_| !stays) else {
+                read += if leaves.insert(next) { self.bytes(next) } else { 0 };
                 continue;
+            };
+            if seen.insert(id) {
+                sum += flops[id.0 as usize];
+                pending.extend(&node.operands);
             }
-            sum += flops[id.0 as usize];
-            pending.extend(&node.operands);
         }
-        sum
+        (sum, read)
     }
 
     fn rebuild(&self, kept: &BTreeSet<Value>) -> Result<Graph, GraphError> {

@@ -1,10 +1,8 @@
 //! `Cuts`: which values of a graph are computed in chunks, and along which dimension.
 
+use crate::parts::{Cut, Rows, multiplies};
 use crate::readers::Readers;
-use crate::shard::relation::{FactorKind, Relation, relation};
-use overdrive_ir::{
-    Channel, Graph, Node, NodeId, Operation, Prim, Reducer, TensorType, Types, Value,
-};
+use overdrive_ir::{Channel, Graph, Node, NodeId, Prim, Reducer, Value};
 use std::collections::HashMap;
 
 /// Most chunks of a value. More hide little more, and their products are small.
@@ -15,85 +13,6 @@ pub(super) fn sum(node: &Node) -> Option<&Channel> {
     match node.op.prim()? {
         Prim::AllReduce { reducer: Reducer::Sum, channel } if channel.ranks() > 1 => Some(channel),
         _ => None,
-    }
-}
-
-/// How a value is cut.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Cut {
-    pub(super) dim: usize,
-    pub(super) count: usize,
-}
-
-impl Cut {
-    /// The type of a chunk.
-    fn part(self, ty: &TensorType) -> Option<TensorType> {
-        let mut sizes = ty.sizes();
-        let divides = sizes[self.dim].is_multiple_of(self.count);
-        sizes[self.dim] /= self.count;
-        divides.then(|| ty.with_shape(sizes))
-    }
-}
-
-/// The same rows of the operands of a node, and of its results, for a cut of one of them.
-#[derive(Debug)]
-pub(super) struct Rows<'g> {
-    node: &'g Node,
-    relation: Relation,
-    factor: usize,
-    count: usize,
-}
-
-impl<'g> Rows<'g> {
-    /// Through the dimension of operand `at`, or else of the first result. `None` where a node does
-    /// not work row by row along it.
-    pub(super) fn of(graph: &Graph, node: &'g Node, at: Option<usize>, cut: Cut) -> Option<Self> {
-        let (operands, results) = (graph.types(&node.operands), graph.types(&node.results));
-        let relation = relation(&node.op, &operands, &results, &node.regions);
-        let dims = at.map_or(&relation.results[0], |at| &relation.operands[at]);
-        let rows = Rows { node, factor: dims[cut.dim]?, relation, count: cut.count };
-        rows.take_parts(&operands, &results).then_some(rows)
-    }
-
-    fn of_result(&self, at: usize) -> Option<Cut> {
-        let dim = self.relation.results[at].iter().position(|&f| f == Some(self.factor))?;
-        Some(Cut { dim, count: self.count })
-    }
-
-    pub(super) fn of_operand(&self, at: usize) -> Option<Cut> {
-        let dim = self.relation.dim(at, self.factor)?;
-        Some(Cut { dim, count: self.count })
-    }
-
-    /// The op on parts of operands.
-    pub(super) fn op(&self, results: &[TensorType]) -> Operation {
-        let shape = || self.of_result(0).and_then(|cut| cut.part(&results[0])).map(|ty| ty.shape);
-        match (self.node.op.prim(), shape()) {
-            (Some(Prim::Reshape { .. }), Some(shape)) => Prim::Reshape { shape }.into(),
-            (Some(Prim::Broadcast { dims, .. }), Some(shape)) => {
-                Prim::Broadcast { shape, dims: dims.clone() }.into()
-            }
-            _ => self.node.op.clone(),
-        }
-    }
-
-    /// Whether every result has these rows, and parts of the operands give parts of the results.
-    fn take_parts(&self, operands: &[TensorType], results: &[TensorType]) -> bool {
-        let part = |ty: &TensorType, cut: Option<Cut>| match cut {
-            Some(cut) => cut.part(ty),
-            None => Some(ty.clone()),
-        };
-        let of_operands = operands.iter().enumerate().map(|(i, ty)| part(ty, self.of_operand(i)));
-        let of_results = results.iter().enumerate().map(|(i, ty)| self.of_result(i)?.part(ty));
-        let (Some(given), Some(expected)) =
-            (of_operands.collect::<Option<Vec<_>>>(), of_results.collect::<Option<Vec<_>>>())
-        else {
-            return false;
-        };
-        let types = Types { operands: &given, regions: &self.node.regions };
-        self.relation.factors[self.factor] == FactorKind::Parallel
-            && self.node.op.prim().is_none_or(|prim| prim.channel().is_none())
-            && self.op(results).infer(&types).is_ok_and(|found| found == expected)
     }
 }
 
@@ -223,7 +142,7 @@ impl<'g> Finder<'g> {
         let cut = at.and_then(|at| self.cuts.cut(node.operands[at]));
         let is_behind = node.operands.iter().any(|value| self.followed.get(value) == Some(&true));
         let goes_on = |rows: &Rows<'_>| match is_behind {
-            true => stays(self.graph, rows),
+            true => rows.stay(self.graph),
             false => !self.is_folded(node),
         };
         let rows = cut.and_then(|cut| Rows::of(self.graph, node, at, cut)).filter(goes_on);
@@ -294,28 +213,4 @@ fn fed(graph: &Graph) -> Vec<bool> {
         node.results.iter().for_each(|value| is_fed[value.0 as usize] = reads);
     }
     is_fed
-}
-
-/// Whether a node is a product, or has one in it.
-fn multiplies(graph: &Graph, node: &Node) -> bool {
-    match node.op.prim() {
-        Some(prim) => matches!(prim, Prim::DotGeneral(_) | Prim::Convolution(_)),
-        None => {
-            let expansion = node.op.expansion(&graph.types(&node.operands), &node.regions);
-            expansion.nodes().iter().any(|node| multiplies(&expansion, node))
-        }
-    }
-}
-
-/// Whether all elements of the results stand where those of the operand did.
-fn stays(graph: &Graph, rows: &Rows<'_>) -> bool {
-    let node = rows.node;
-    let is_kept = |at: usize| {
-        let dims = &rows.relation.results[at];
-        let sizes = graph.ty(node.results[at]).sizes();
-        node.operands.iter().enumerate().any(|(operand, &value)| {
-            rows.relation.operands[operand] == *dims && graph.ty(value).sizes() == sizes
-        }) && dims.iter().all(Option::is_some)
-    };
-    (0..node.results.len()).all(is_kept)
 }
