@@ -13,9 +13,13 @@ pub struct Tuning {
     /// Winners of timed candidates by site key.
     pub choices: BTreeMap<String, Choice>,
     /// Upper limit of the bytes that a call takes of main memory, with states, inputs, outputs and
-    /// the scratch of kernels. Plans that exceed it compute values again or keep some in other
-    /// memory.
+    /// the scratch of kernels. Plans that exceed it make logits some rows at a time, compute
+    /// values again or keep some in other memory.
     pub memory_limit: Option<u64>,
+    /// Every state that can wait in other memory does, and work waits for each copy: the baseline
+    /// of what copies beside work gain. Devices without other memory have no such states.
+    #[serde(default)]
+    pub blocking_copies: bool,
     /// States that other plans share: they stay in main memory.
     #[serde(default)]
     pub shared: BTreeSet<String>,

@@ -33,10 +33,9 @@ pub(crate) fn by_rows(graph: &Graph) -> Result<Graph, GraphError> {
     b.finish()
 }
 
-/// The values that are never whole: the logits, and others as large that are computed of them.
-pub(crate) fn large(graph: &Graph) -> BTreeSet<Value> {
-    let Some(region) = Region::of(graph) else { return BTreeSet::new() };
-    region.cuts.keys().copied().filter(|&value| graph.ty(value).bytes() >= region.large).collect()
+/// The values that are made in parts: the logits, and others that are computed of them.
+pub(crate) fn made_by_rows(graph: &Graph) -> BTreeSet<Value> {
+    Region::of(graph).map_or_else(BTreeSet::new, |region| region.cuts.keys().copied().collect())
 }
 
 /// The nodes that go part by part.
@@ -48,16 +47,23 @@ struct Region<'g> {
     made_by: HashMap<Value, usize>,
     /// How parts of values are cut; sums have none.
     cuts: HashMap<Value, Cut>,
-    /// Bytes from which a value is too large to be whole.
-    large: usize,
 }
+
+/// The widest products that are tried. Gradients of weights may be wider than logits.
+const TRIED: usize = 8;
 
 impl<'g> Region<'g> {
     fn of(graph: &'g Graph) -> Option<Self> {
         let rank = |node: &&Node| graph.ty(node.results[0]).rank();
         let products =
             graph.nodes().iter().filter(|node| rank(node) > 1 && multiplies(graph, node));
-        let head = products.max_by_key(|node| graph.ty(node.results[0]).bytes())?;
+        let mut products: Vec<&Node> = products.collect();
+        products.sort_by_key(|node| std::cmp::Reverse(graph.ty(node.results[0]).bytes()));
+        products.into_iter().take(TRIED).find_map(|head| Self::from(graph, head))
+    }
+
+    /// The region of a product whose result is much wider than its rows.
+    fn from(graph: &'g Graph, head: &'g Node) -> Option<Self> {
         let ty = graph.ty(head.results[0]);
         (0..ty.rank() - 1).find_map(|dim| {
             let cut = Cut { dim, count: PARTS };
@@ -90,7 +96,8 @@ impl<'g> Region<'g> {
             };
             let of_rows = Rows::of(graph, node, Some(at), cut).filter(agrees);
             let is_sum = of_rows.is_none();
-            let terms = || Rows::of_terms(graph, node, at, cut).filter(agrees);
+            let is_wide = is_large(&node.operands[at]);
+            let terms = || Rows::of_terms(graph, node, at, cut).filter(|r| is_wide && agrees(r));
             match of_rows.or_else(terms) {
                 Some(rows) => {
                     let ends = is_sum || multiplies(graph, node);
@@ -108,8 +115,7 @@ impl<'g> Region<'g> {
         absorb(graph, &is_large, &mut found);
         let nodes: Vec<Rows<'g>> =
             graph.nodes().iter().filter_map(|node| found.remove(&node.results[0])).collect();
-        let mut region =
-            Self { graph, nodes, made_by: HashMap::new(), cuts: HashMap::new(), large };
+        let mut region = Self { graph, nodes, made_by: HashMap::new(), cuts: HashMap::new() };
         for (at, rows) in region.nodes.iter().enumerate() {
             for (i, &value) in rows.node.results.iter().enumerate() {
                 region.made_by.insert(value, at);

@@ -30,8 +30,17 @@ const TRIES: usize = 5;
 
 /// Moves states and values of a plan whose buffers are not yet placed.
 pub(crate) fn offload(plan: &mut Plan, device: &Description, tuning: &Tuning) {
-    let (Some(limit), false) = (tuning.memory_limit, device.spaces.is_empty()) else { return };
+    if device.spaces.is_empty() {
+        return;
+    }
     let plain = placed(plan);
+    if tuning.blocking_copies {
+        // Without room no copy starts before its value is needed, or ends after.
+        let (mut ledger, mut copies) = (Ledger::new(&plain, device, 0), Copies::default());
+        states::move_out(plan, (&mut ledger, &mut copies), tuning);
+        return copies.insert(plan);
+    }
+    let Some(limit) = tuning.memory_limit else { return };
     let mut best = (plain.peak_bytes(Space::MAIN), None);
     let mut room = limit;
     for left in (0..TRIES).rev() {

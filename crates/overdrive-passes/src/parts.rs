@@ -40,14 +40,17 @@ impl<'g> Rows<'g> {
         rows.take_parts(&operands, &results).then_some(rows)
     }
 
-    /// The same where each part of the operands gives a term of the only result, which is their
-    /// sum: a product that contracts the dimension.
+    /// The same where parts of the operands give terms of the only result. It is a product that
+    /// contracts the dimension, or a sum over it, of 32 bits or more.
     pub(crate) fn of_terms(graph: &Graph, node: &'g Node, at: usize, cut: Cut) -> Option<Self> {
         let (operands, results) = (graph.types(&node.operands), graph.types(&node.results));
         let relation = relation(&node.op, &operands, &results, &node.regions);
         let factor = relation.operands[at][cut.dim]?;
-        let is_sum = matches!(node.op.prim(), Some(Prim::DotGeneral(_)))
-            && relation.factors[factor] == FactorKind::Summed;
+        // Terms of fewer bits would be rounded before they are added.
+        let is_exact = results[0].dtype.bits() >= 32;
+        let is_sum = matches!(node.op.prim(), Some(Prim::DotGeneral(_) | Prim::Reduce { .. }))
+            && relation.factors[factor] == FactorKind::Summed
+            && is_exact;
         let rows = Rows { node, factor, relation, count: cut.count };
         let part = |(at, ty): (usize, &TensorType)| rows.of_operand(at)?.part(ty);
         let divides = operands.iter().enumerate().all(|operand| part(operand).is_some());

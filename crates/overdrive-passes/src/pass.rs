@@ -205,7 +205,7 @@ pub static PASSES: &[Pass] = &[
         does: "loops write over what they read for the last time",
         modes: ALL,
         run: |draft| {
-            overwrite(&mut draft.plan);
+            overwrite(&mut draft.plan, draft.target);
             Ok(())
         },
     },

@@ -49,8 +49,8 @@ pub(crate) fn is_again(scope: &str) -> bool {
 /// Most budgets that are tried. Layers are alike, so that a model has few sorts of saved values.
 const MOST_BUDGETS: usize = 16;
 
-/// Policies that keep less and less, the one first that computes least again; none for a graph
-/// that is no training step. A byte that is read or written costs as much as so many FLOPs.
+/// Policies that keep less and less, in the order of the FLOPs that they compute again; none for a
+/// graph that is no training step. A byte that is read or written costs as much as so many FLOPs.
 pub(crate) fn policies(
     graph: &Graph,
     flops_per_byte: f64,
@@ -60,7 +60,7 @@ pub(crate) fn policies(
     };
     let budgets = TrainingStep::new(graph, loss.value).budgets(flops_per_byte);
     let budgets = budgets.into_iter().map(|saved_bytes| Rematerialize::Budget { saved_bytes });
-    let rows = (!by_rows::large(graph).is_empty()).then_some(Rematerialize::Rows);
+    let rows = (!by_rows::made_by_rows(graph).is_empty()).then_some(Rematerialize::Rows);
     let mut found = Vec::new();
     for policy in rows.into_iter().chain(budgets).chain([Rematerialize::EveryBlock]) {
         let again = rematerialize(graph, LOSS, (policy, flops_per_byte), &mut Vec::new())?;
@@ -139,9 +139,9 @@ impl<'g> TrainingStep<'g> {
             };
             saved.extend(node.operands.iter().filter(from_forward).copied());
         }
-        // Logits are read right where they are made, and in parts.
-        let large = by_rows::large(graph);
-        saved.retain(|value| !large.contains(value));
+        // Logits and their log-sum-exp are read right where they are made, and in parts.
+        let made = by_rows::made_by_rows(graph);
+        saved.retain(|value| !made.contains(value));
         Self { graph, forward, saved }
     }
 

@@ -92,26 +92,41 @@ impl Study for Memory {
     fn run(&self, context: &Context<'_>, results: &mut Results) {
         let peers = RankPeers::of(context, 1);
         let study = self.name();
-        let mut of = |model: Model, formats: &'static str, limits: &[Limit]| {
-            let ways = savings(formats, limits);
-            take(context, &peers, &Compared { study, model, ways: &ways, parts: &[] }, results);
+        let mut of = |model: Model, ways: &[Way]| {
+            take(context, &peers, &Compared { study, model, ways, parts: &[] }, results);
         };
         match (context.device().is_accelerator(), context.is_brief()) {
-            (true, true) => of(Model { name: "gpt-125m", batch: 4 }, "bf16", &LIMITS[..1]),
+            (true, true) => {
+                of(Model { name: "gpt-125m", batch: 4 }, &savings("bf16", &LIMITS[..1]))
+            }
             (true, false) => {
-                of(Model { name: "gpt-125m", batch: 16 }, "bf16", &LIMITS);
-                of(Model { name: "gpt-350m", batch: 16 }, "bf16", &LIMITS);
+                let ways = savings("bf16", &LIMITS);
+                of(Model { name: "gpt-125m", batch: 16 }, &ways);
+                of(Model { name: "gpt-350m", batch: 16 }, &ways);
+                of(Model { name: "gpt-6.7b", batch: 4 }, &waits("bf16"));
             }
             (false, is_brief) => {
                 let batch = if is_brief { 2 } else { 8 };
-                of(Model { name: "text-transformer", batch }, "f32", &LIMITS[..1]);
+                of(Model { name: "text-transformer", batch }, &savings("f32", &LIMITS[..1]));
             }
         }
     }
 }
 
-/// Memory limits, the mildest first. A host has no other memory, where states could wait.
-const LIMITS: [Limit; 3] = [Limit::OfArena(0.75), Limit::OfArena(0.4), Limit::OfAll(0.5)];
+/// Memory limits, the mildest first.
+const LIMITS: [Limit; 4] =
+    [Limit::OfArena(0.75), Limit::OfArena(0.55), Limit::OfArena(0.4), Limit::OfArena(0.3)];
+
+/// Ways to keep the states of a large model on the host, after the plain one.
+fn waits(formats: &'static str) -> Vec<Way> {
+    let plain = || Way::in_formats(formats);
+    let within = |share| {
+        let limit = Limit::OfAll(share);
+        Way { limit: Some(limit), ..plain().named(limit.name()) }
+    };
+    let blocks = Way { blocks: true, ..plain().named("all moments wait, copies block") };
+    vec![plain(), within(0.75), blocks]
+}
 
 /// Ways to save memory, after the plain one.
 fn savings(formats: &'static str, limits: &[Limit]) -> Vec<Way> {

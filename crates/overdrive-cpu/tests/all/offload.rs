@@ -162,3 +162,29 @@ fn shared_states_stay() {
         assert!(plan.offloaded.keys().all(|name| !shared.contains(name)), "{plan}");
     }
 }
+
+/// The baseline without overlap: every moment waits elsewhere, and each copy ends before anything
+/// else begins.
+#[test]
+fn copies_that_block_change_no_result() {
+    let backend = CpuBackend::new(None).unwrap();
+    let graph = step(3);
+    let tuning = Tuning { blocking_copies: true, ..Tuning::default() };
+    let blocking = plan(&graph, Mode::Compile, &device(&backend), &tuning).unwrap();
+    assert_eq!(blocking.verify(), Ok(()), "{blocking}");
+    assert!(blocking.offloaded.len() > 2, "{blocking}");
+    for (at, step) in blocking.steps.iter().enumerate() {
+        if matches!(step.kind, StepKind::CopyStart) {
+            let rest = &blocking.steps[at + 1..];
+            let waits = rest.iter().take_while(|next| !step.starts(next));
+            assert!(waits.clone().all(|next| next.stream != 0 || is_copy_done(next)), "{blocking}");
+        }
+    }
+    let plain = plan(&graph, Mode::Compile, &device(&backend), &Tuning::default()).unwrap();
+    assert!(plain.offloaded.is_empty(), "{plain}");
+    assert_eq!(results(&graph, &blocking, &backend), results(&graph, &plain, &backend));
+}
+
+fn is_copy_done(step: &overdrive_ir::plan::Step) -> bool {
+    matches!(step.kind, StepKind::CopyDone)
+}

@@ -54,7 +54,7 @@ pub(crate) fn scratch_bytes(
         return 0;
     }
     let nest = LoopNest::new(program);
-    let stages = Stages::new(program, &nest);
+    let stages = Stages::in_place(program, &nest, aliases);
     let points = Points::new(program, (&nest, &stages), aliases);
     match nest.lanes {
         Lanes::Along => partials(&points, &RowShape::new(&points, machine)).bytes,
@@ -78,7 +78,7 @@ fn kernels(
         return Ok((vec![], 0));
     }
     let nest = LoopNest::new(program);
-    let stages = Stages::new(program, &nest);
+    let stages = Stages::in_place(program, &nest, aliases);
     refuse_shared_bytes(program, &nest)?;
     let points = Points::new(program, (&nest, &stages), aliases);
     Ok(match nest.lanes {

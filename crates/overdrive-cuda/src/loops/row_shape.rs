@@ -105,7 +105,7 @@ impl RowShape {
             ahead,
         };
         // Without passes only single elements of a row are read.
-        if !passes.is_empty() {
+        if !passes.is_empty() && !points.stages.whole_rows {
             shape.cut(rows, machine);
         }
         let kept_bytes = shape.kept.map_or(0, |each| each * kept_bytes);

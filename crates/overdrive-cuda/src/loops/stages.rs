@@ -11,7 +11,7 @@ use super::level::Level;
 use super::nest::{Lanes, LoopNest, Of};
 use super::online::{Online, online};
 use super::pick::{Pick, pick};
-use overdrive_ir::plan::{Instr, Program, Register};
+use overdrive_ir::plan::{Instr, Program, Register, SlotId};
 use std::collections::BTreeMap;
 
 /// One walk over a row.
@@ -42,10 +42,39 @@ pub(super) struct Stages {
     pub(super) picks: BTreeMap<Register, Pick>,
     /// Sums that are folded beside a maximum.
     pub(super) online: BTreeMap<Register, Online>,
+    /// Whether rows must not be cut: one part would pick an element that another overwrites.
+    pub(super) whole_rows: bool,
 }
 
 impl Stages {
+    /// The stages where no result takes the place of an operand.
     pub(super) fn new(program: &Program, nest: &LoopNest) -> Stages {
+        Self::of(program, nest, true)
+    }
+
+    /// The stages where results take the place of operands, pairs of old and new. A pick reads an
+    /// element that another thread may overwrite. So it comes before a fold that all threads wait
+    /// in, and the result is stored after; or else it is folded like any sum.
+    pub(super) fn in_place(
+        program: &Program,
+        nest: &LoopNest,
+        aliases: &[(SlotId, SlotId)],
+    ) -> Stages {
+        let stages = Self::of(program, nest, true);
+        if aliases.is_empty() || stages.picks.is_empty() {
+            return stages;
+        }
+        let is_early = |r: &Register| stages.stage[r.0 as usize] == 0;
+        let is_late = |(_, new): &(SlotId, SlotId)| {
+            let mut stores = program.stores.iter().filter(|store| store.access.slot == *new);
+            stores.all(|store| !is_early(&store.value))
+        };
+        let waits = stages.picks.keys().all(is_early) && aliases.iter().all(is_late);
+        let stages = if waits { stages } else { Self::of(program, nest, false) };
+        Self { whole_rows: true, ..stages }
+    }
+
+    fn of(program: &Program, nest: &LoopNest, may_pick: bool) -> Stages {
         let count = program.instrs.len();
         let (mut levels, mut stage) = (Vec::with_capacity(count), Vec::with_capacity(count));
         let mut picks = BTreeMap::new();
@@ -74,7 +103,7 @@ impl Stages {
             };
             beside.extend(online.map(|of| (Register(r as u32), of)));
             let reduces = matches!(instr, Instr::Reduce(_));
-            let picked = pick(program, nest, (Register(r as u32), &levels));
+            let picked = pick(program, nest, (Register(r as u32), &levels)).filter(|_| may_pick);
             let folds = reduces && picked.is_none();
             picks.extend(picked.map(|pick| (Register(r as u32), pick)));
             levels.push(if reduces {
@@ -100,8 +129,9 @@ impl Stages {
         let loose = loose(program);
         beside.retain(|sum, _| used[sum.0 as usize]);
         let online = beside;
+        let (passes, whole_rows) = (Vec::new(), false);
         let mut stages =
-            Stages { levels, stage, passes: Vec::new(), row_stores, used, loose, picks, online };
+            Stages { levels, stage, passes, row_stores, used, loose, picks, online, whole_rows };
         stages.plan(program, element_stores);
         stages
     }

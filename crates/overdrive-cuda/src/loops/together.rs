@@ -44,7 +44,7 @@ impl Member {
 
     fn of(program: &Program, step: &Step) -> Member {
         let nest = LoopNest::new(program);
-        let stages = Stages::new(program, &nest);
+        let stages = Stages::in_place(program, &nest, &step.aliases);
         let mut points = Points::new(program, (&nest, &stages), &step.aliases);
         let (text, groups) = body(&mut points, ("number", "part.groups"));
         let parameters = &points.parameters;

@@ -347,6 +347,69 @@ fn a_picked_element_is_loaded_and_other_sums_are_folded() {
     assert!(folded.contains("op_gt") && !folded.contains("place == "), "{folded}");
 }
 
+/// The last slot takes the place of the first, of logits, say.
+const IN_PLACE: [(SlotId, SlotId); 1] = [(SlotId(0), SlotId(3))];
+
+/// `x[target]` beside `x - max`, or `x[target] - max`, whose pick comes after a fold.
+fn picking(rows: usize, n: usize, is_late: bool) -> Program {
+    let extents = [rows, n];
+    let mut b = ProgramBuilder::new(&extents, 1);
+    let x = b.load(dense(0, &extents), DType::F32);
+    let target = b.load(by_row(1, &extents), DType::I32);
+    let max = b.reduce(Reducer::Max, x);
+    let shifted = b.binary(Binary::Sub, x, max);
+    let taken = picked(&mut b, (target, if is_late { shifted } else { x }), Compare::Eq);
+    b.store(by_row(2, &extents), taken);
+    b.store(dense(3, &extents), shifted);
+    b.0
+}
+
+/// If a result takes the place of x, an element is picked before it may be overwritten. That is
+/// before the first fold, in a row that one block or cluster holds.
+#[test]
+fn elements_are_picked_before_they_are_overwritten() {
+    let machine = PrinterMachine { multiprocessors: 132, architecture: Architecture::Sm90a };
+    let kernels = |program: &Program, aliases: &[(SlotId, SlotId)]| -> Vec<String> {
+        let sources = sources(program, aliases, machine).unwrap();
+        sources.iter().map(|source| source.text.to_string()).collect()
+    };
+    let early = picking(16, 8192, false);
+    assert!(kernels(&early, &[]).len() > 1, "few rows are cut");
+    let [one] = &kernels(&early, &IN_PLACE)[..] else { panic!("whole rows") };
+    assert!(one.contains("place == i1"), "{one}");
+    let late = picking(8192, 4096, true);
+    let picks =
+        |aliases: &[(SlotId, SlotId)]| kernels(&late, aliases).concat().contains("place == i1");
+    assert!(picks(&[]) && !picks(&IN_PLACE));
+}
+
+#[test]
+fn losses_do_not_depend_on_gradients_in_place_of_logits() {
+    let Some(device) = device() else { return };
+    for (rows, n) in [(5, 7), (16, 8192), (3, 50_304), (300, 1030), (140, 65_536)] {
+        let [early, late] = [false, true].map(|is_late| picking(rows, n, is_late));
+        let programs = [loss_with_gradient(rows, n, DType::F32), early, late];
+        for (program, what) in programs.iter().zip(["losses", "picks", "late picks"]) {
+            let targets: Vec<i128> = (0..rows).map(|row| (row * 37 % n) as i128).collect();
+            let slots = [
+                normal(DType::F32, &[rows, n], 4),
+                Tensor::from_ints(DType::I32, [rows], &targets),
+                blank(DType::F32, &[rows]),
+                blank(DType::F32, &[rows, n]),
+            ];
+            let types: Vec<TensorType> = slots.iter().map(|t| t.ty().clone()).collect();
+            let single = Single::in_place(&device, program, &types, &IN_PLACE).unwrap();
+            let expected = define(program, &slots);
+            for _ in 0..20 {
+                let got = single.run(&slots);
+                let what = format!("{what} of {rows} x {n}");
+                assert_agrees(&got[2], &expected[2], &slots[2], &what);
+                assert_agrees(&got[0], &expected[3], &slots[3], &what);
+            }
+        }
+    }
+}
+
 #[test]
 fn sums_over_any_axes_in_any_layout() {
     let Some(device) = device() else { return };

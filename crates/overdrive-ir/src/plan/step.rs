@@ -14,7 +14,8 @@ pub struct Step {
     pub reads: Vec<SlotId>,
     /// Slots written, workspaces included.
     pub writes: Vec<SlotId>,
-    /// Pairs (read, written) that must share their bytes: state updated in place.
+    /// Pairs (read, written) that must share their bytes. One is a state that is updated in place,
+    /// or a value that is overwritten where it is read for the last time.
     pub aliases: Vec<(SlotId, SlotId)>,
     /// Queue it is issued on: 0 for work, others for copies between memory spaces and, where the
     /// device runs them beside work, for collectives.

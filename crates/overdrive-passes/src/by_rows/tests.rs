@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::{PARTS, by_rows, large};
+use super::{PARTS, by_rows, made_by_rows};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{Array, Builder, DType, Expr, Graph, Init, Mode, TensorType, Tuning, gradients};
 use testkit::{random_graph, random_inputs};
@@ -15,8 +15,13 @@ const SIZES: [usize; 4] = [4, 6, 8, 96];
 
 /// A training step of a head behind a layer; `scaled` may change the losses of tokens, which it
 /// gets beside the labels.
-fn step(
+fn step(sizes: [usize; 4], scaled: impl for<'b> Fn(Expr<'b>, Expr<'b>) -> Expr<'b>) -> Graph {
+    trained(sizes, false, scaled)
+}
+
+fn trained(
     [samples, tokens, width, words]: [usize; 4],
+    has_bias: bool,
     scaled: impl for<'b> Fn(Expr<'b>, Expr<'b>) -> Expr<'b>,
 ) -> Graph {
     let b = Builder::new("head");
@@ -26,7 +31,8 @@ fn step(
         b.state(name, TensorType::new(DType::F64, sizes), Init::Normal { std: 0.3, seed })
     };
     let (layer, head) = (state("layer", [width, width], 1), state("head", [width, words], 2));
-    let y = x.matmul(layer).tanh().linear(head, None);
+    let bias = || b.state("bias", TensorType::new(DType::F64, [words]), Init::Constant(0.1));
+    let y = x.matmul(layer).tanh().linear(head, has_bias.then(bias));
     let losses = scaled(y.cross_entropy(labels, None)[0], labels);
     b.output("loss", losses.sum(&[0, 1]));
     let graph = b.finish().unwrap();
@@ -41,6 +47,11 @@ fn step(
         b.output(&format!("of {}", state.name), gradient.unwrap());
     }
     b.finish().unwrap()
+}
+
+/// The same step, whose head has a bias.
+fn with_bias(sizes: [usize; 4]) -> Graph {
+    trained(sizes, true, |losses, _| losses)
 }
 
 /// Elements of the largest value of all tokens.
@@ -78,7 +89,7 @@ fn logits_are_made_and_read_in_parts() {
     for (name, scaled) in weighed {
         let graph = step(SIZES, scaled);
         let whole: usize = [SIZES[0], SIZES[1], SIZES[3]].iter().product();
-        assert!(!large(&graph).is_empty() && largest(&graph) == whole, "{name}: {graph}");
+        assert!(!made_by_rows(&graph).is_empty() && largest(&graph) == whole, "{name}: {graph}");
         let cut = by_rows(&graph).unwrap();
         assert_eq!(largest(&cut), whole / PARTS, "{name}: {cut}");
         assert_same(&graph, &cut, &inputs(SIZES));
@@ -95,6 +106,29 @@ fn tokens_go_in_parts_where_samples_cannot() {
     assert_same(&graph, &cut, &inputs(sizes));
 }
 
+/// Few rows: the gradient of the weight is larger than the logits, and has a bias beside it.
+#[test]
+fn the_logits_are_found_beside_wider_gradients() {
+    let sizes = [4, 2, 16, 96];
+    let graph = with_bias(sizes);
+    let cut = by_rows(&graph).unwrap();
+    assert_eq!(largest(&cut), 4 * 2 * 96 / PARTS, "{cut}");
+    assert_same(&graph, &cut, &inputs(sizes));
+}
+
+/// The tightest budget drops nothing of what is made in parts.
+#[test]
+fn logits_are_not_computed_again() {
+    let graph = step(SIZES, |losses, _| losses);
+    let tightest = (crate::Rematerialize::Budget { saved_bytes: 0 }, 10.0);
+    let again = crate::rematerialize(&graph, "loss", tightest, &mut vec![]).unwrap();
+    let whole: usize = [SIZES[0], SIZES[1], SIZES[3]].iter().product();
+    let cut = by_rows(&again).unwrap();
+    assert!(again.nodes().len() > graph.nodes().len(), "{again}");
+    assert_eq!(largest(&cut), whole / PARTS, "{cut}");
+    assert_same(&graph, &cut, &inputs(SIZES));
+}
+
 #[test]
 fn logits_stay_whole_where_rows_meet() {
     let graphs = [
@@ -108,7 +142,7 @@ fn logits_stay_whole_where_rows_meet() {
         ),
     ];
     for (name, graph) in graphs {
-        assert!(large(&graph).is_empty(), "{name}: {graph}");
+        assert!(made_by_rows(&graph).is_empty(), "{name}: {graph}");
         assert_eq!(by_rows(&graph).unwrap().to_string(), graph.to_string(), "{name}");
     }
 }

@@ -6,12 +6,21 @@
 //! two. Runs after steps were brought into launches: within a launch there is no order that would
 //! let one step overwrite what another reads.
 
-use super::place;
 use super::updates::overwrites;
+use super::{place, settle};
+use overdrive_ir::Target;
 use overdrive_ir::plan::{Plan, SlotId, SlotPlace, Step, StepKind};
 
-/// Lets loops write over values of the plan that nothing reads after them.
-pub(crate) fn overwrite(plan: &mut Plan) {
+/// Lets loops write over values of the plan that nothing reads after them. They may take other
+/// scratch then.
+pub(crate) fn overwrite(plan: &mut Plan, target: &dyn Target) {
+    share(plan);
+    for step in plan.steps.iter_mut().filter(|step| !step.aliases.is_empty()) {
+        step.scratch_bytes = settle::scratch(step, target);
+    }
+}
+
+fn share(plan: &mut Plan) {
     let uses = Uses::of(plan);
     for at in 0..plan.steps.len() {
         let step = &plan.steps[at];
@@ -41,7 +50,7 @@ pub(crate) fn overwrite(plan: &mut Plan) {
 /// The plan as it will be placed.
 pub(crate) fn placed(plan: &Plan) -> Plan {
     let mut placed = plan.clone();
-    overwrite(&mut placed);
+    share(&mut placed);
     place(&mut placed);
     placed
 }

@@ -32,6 +32,8 @@ pub(super) struct Way {
     pub(super) variant: Option<String>,
     pub(super) recipe: Recipe,
     pub(super) limit: Option<Limit>,
+    /// Whether all states that can wait on the host do, and the step waits for each copy.
+    pub(super) blocks: bool,
 }
 
 /// The memory that a plan may take, beside what the first way takes.
@@ -68,7 +70,7 @@ impl Way {
     pub(super) fn in_formats(name: &'static str) -> Self {
         let formats = Formats::named(name).expect("cases name known formats").clone();
         let variant = formats.float8.is_some().then(|| name.to_owned());
-        Self { variant, recipe: Recipe::default().in_formats(formats), limit: None }
+        Self { variant, recipe: Recipe::default().in_formats(formats), limit: None, blocks: false }
     }
 
     /// The same under a name of its own.

@@ -44,7 +44,8 @@ pub(super) fn ready(
     let (graph, backend) = (model.step(way)?, context.device().backend);
     let known = context.tuning.borrow().clone();
     let threads = Some(context.device().threads as usize);
-    let tuning = Tuning { threads, memory_limit: limit, ..known };
+    let blocking_copies = way.blocks;
+    let tuning = Tuning { threads, memory_limit: limit, blocking_copies, ..known };
     let start = context.sampling.clock.now_ns();
     let executable = backend.compile(&graph, backend.description().fastest_mode(), &tuning)?;
     let compile_ns = Some(context.sampling.clock.now_ns() - start);

@@ -23,6 +23,16 @@ impl Single {
         program: &Program,
         types: &[TensorType],
     ) -> Result<Self, Refusal> {
+        Self::in_place(device, program, types, &[])
+    }
+
+    /// The same where slots take the place of others: pairs of old and new.
+    pub(crate) fn in_place(
+        device: &Arc<Device>,
+        program: &Program,
+        types: &[TensorType],
+        aliases: &[(SlotId, SlotId)],
+    ) -> Result<Self, Refusal> {
         let slot = |(number, ty): (usize, &TensorType)| Slot {
             ty: ty.clone(),
             layout: Layout::RowMajor,
@@ -32,7 +42,7 @@ impl Single {
             kind: StepKind::Loop(program.clone()),
             reads: vec![],
             writes: vec![],
-            aliases: vec![],
+            aliases: aliases.to_vec(),
             stream: 0,
             waits: vec![],
             records: None,
@@ -56,6 +66,9 @@ impl Single {
             .iter()
             .enumerate()
             .for_each(|(n, slot)| addresses.set(SlotId(n as u32), slot.address()));
+        for (old, new) in aliases {
+            addresses.set(*new, slots[old.0 as usize].address());
+        }
         Ok(Self { device: Arc::clone(device), launch, slots, addresses, _workspace: workspace })
     }
 
