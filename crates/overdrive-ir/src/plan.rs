@@ -81,6 +81,16 @@ pub enum Note {
         /// The place where it is kept, and how much memory that saves.
         reason: String,
     },
+    /// A product that is made some rows at a time, with all that follows them, to fit a memory
+    /// limit.
+    ByRows {
+        /// Name of the op: of logits, say.
+        op: String,
+        /// Its scope.
+        scope: String,
+        /// Parts of its rows.
+        parts: usize,
+    },
     /// A cast that the device needed.
     Cast {
         /// Scope of the value.

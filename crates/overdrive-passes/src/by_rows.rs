@@ -7,10 +7,15 @@
 //! Hsu et al., "Liger Kernel: efficient Triton kernels for LLM training", 2024. Invariant: nothing
 //! that a row needs depends on other rows.
 
+use crate::meeting_order::meets;
 use crate::parts::{Cut, Rows, multiplies};
 use crate::readers::Readers;
+use overdrive_ir::plan::Note;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, Prim, Value};
 use std::collections::{BTreeSet, HashMap};
+
+/// The output that divides forward from backward in training steps.
+pub(crate) const LOSS: &str = "loss";
 
 /// Parts of the rows. Each reads and writes the gradient of the last weight once.
 const PARTS: usize = 4;
@@ -19,8 +24,10 @@ const PARTS: usize = 4;
 const WIDER: usize = 4;
 
 /// The graph with its widest product in parts; as it is, where that has no rows of its own.
-pub(crate) fn by_rows(graph: &Graph) -> Result<Graph, GraphError> {
+pub(crate) fn by_rows(graph: &Graph, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
     let Some(region) = Region::of(graph) else { return Ok(graph.clone()) };
+    let (op, scope) = (region.head.op.name(), region.head.scope.to_string());
+    notes.push(Note::ByRows { op, scope, parts: PARTS });
     let b = Builder::new(graph.name());
     let map = b.declare(graph).into_iter().collect();
     let mut parts = Parts { b: &b, region: &region, map, parts: HashMap::new() };
@@ -41,6 +48,8 @@ pub(crate) fn made_by_rows(graph: &Graph) -> BTreeSet<Value> {
 /// The nodes that go part by part.
 struct Region<'g> {
     graph: &'g Graph,
+    /// The product that makes the logits.
+    head: &'g Node,
     /// In the order of the graph.
     nodes: Vec<Rows<'g>>,
     /// The values that are made in parts, or in terms of a sum, and by which node.
@@ -55,8 +64,10 @@ const TRIED: usize = 8;
 impl<'g> Region<'g> {
     fn of(graph: &'g Graph) -> Option<Self> {
         let rank = |node: &&Node| graph.ty(node.results[0]).rank();
-        let products =
-            graph.nodes().iter().filter(|node| rank(node) > 1 && multiplies(graph, node));
+        let leads = leads_to_loss(graph);
+        let products = graph.nodes().iter().filter(|node| {
+            leads[node.results[0].0 as usize] && rank(node) > 1 && multiplies(graph, node)
+        });
         let mut products: Vec<&Node> = products.collect();
         products.sort_by_key(|node| std::cmp::Reverse(graph.ty(node.results[0]).bytes()));
         products.into_iter().take(TRIED).find_map(|head| Self::from(graph, head))
@@ -80,7 +91,7 @@ impl<'g> Region<'g> {
         let mut follows: HashMap<Value, Cut> = HashMap::new();
         let mut found: HashMap<Value, Rows<'g>> = HashMap::new();
         follows.insert(head.node.results[0], head.of_result(0)?);
-        let first = head.node.results[0];
+        let (first, product) = (head.node.results[0], head.node);
         found.insert(first, head);
         let is_large = |value: &Value| graph.ty(*value).bytes() >= large;
         for node in graph.nodes().iter().filter(|node| node.results[0] != first) {
@@ -115,7 +126,8 @@ impl<'g> Region<'g> {
         absorb(graph, &is_large, &mut found);
         let nodes: Vec<Rows<'g>> =
             graph.nodes().iter().filter_map(|node| found.remove(&node.results[0])).collect();
-        let mut region = Self { graph, nodes, made_by: HashMap::new(), cuts: HashMap::new() };
+        let mut region =
+            Self { graph, head: product, nodes, made_by: HashMap::new(), cuts: HashMap::new() };
         for (at, rows) in region.nodes.iter().enumerate() {
             for (i, &value) in rows.node.results.iter().enumerate() {
                 region.made_by.insert(value, at);
@@ -128,8 +140,29 @@ impl<'g> Region<'g> {
             kept.is_kept(*value) || kept.nodes(*value).iter().any(|&id| outside(id))
         };
         let mut all = region.cuts.keys().filter(|v| is_large(v));
-        let stays = all.all(|v| !is_read_whole(v)) && region.waits_for_nothing();
+        let stays =
+            all.all(|v| !is_read_whole(v)) && region.waits_for_nothing() && region.keeps_order();
         stays.then_some(region)
+    }
+
+    /// Whether collectives keep their place. The region is computed where somebody first reads a
+    /// result of it, and with it all that it needs. A stage of a pipeline must send its results
+    /// before it waits for a gradient.
+    fn keeps_order(&self) -> bool {
+        let inside = |node: &Node| self.made_by.contains_key(&node.results[0]);
+        let reads = |node: &Node| node.operands.iter().any(|v| self.made_by.contains_key(v));
+        let nodes = self.graph.nodes();
+        let first = nodes.iter().position(|node| !inside(node) && reads(node));
+        let first = first.unwrap_or(nodes.len());
+        let mut needed: BTreeSet<Value> =
+            self.nodes.iter().flat_map(|rows| rows.node.operands.clone()).collect();
+        nodes.iter().skip(first).rev().all(|node| {
+            let is_needed = !inside(node) && node.results.iter().any(|v| needed.contains(v));
+            if is_needed {
+                needed.extend(&node.operands);
+            }
+            !(is_needed && meets(node))
+        })
     }
 
     /// Whether nothing that a part reads from outside depends on parts.
@@ -149,6 +182,22 @@ impl<'g> Region<'g> {
             })
         })
     }
+}
+
+/// For each value, whether the loss depends on it; every value does where there is no loss. In a
+/// stage of a pipeline that gets its loss from another, no value does.
+fn leads_to_loss(graph: &Graph) -> Vec<bool> {
+    let loss = graph.outputs().iter().find(|port| port.name == LOSS);
+    let mut leads = vec![loss.is_none(); graph.value_count()];
+    if let Some(loss) = loss {
+        leads[loss.value.0 as usize] = true;
+    }
+    for node in graph.nodes().iter().rev() {
+        if node.results.iter().any(|v| leads[v.0 as usize]) && !meets(node) {
+            node.operands.iter().for_each(|v| leads[v.0 as usize] = true);
+        }
+    }
+    leads
 }
 
 /// Takes in values that only the region reads: large ones, and those of inputs and constants alone.

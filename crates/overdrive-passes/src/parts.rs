@@ -74,8 +74,15 @@ impl<'g> Rows<'g> {
 
     /// The op on parts of operands.
     pub(crate) fn op(&self, results: &[TensorType]) -> Operation {
-        let shape = || self.of_result(0).and_then(|cut| cut.part(&results[0])).map(|ty| ty.shape);
+        let cut = self.of_result(0);
+        let shape = || cut.and_then(|cut| cut.part(&results[0])).map(|ty| ty.shape);
         match (self.node.op.prim(), shape()) {
+            (Some(Prim::Slice { start, limit, stride }), Some(_)) => {
+                let (start, stride, mut limit) = (start.clone(), stride.clone(), limit.clone());
+                // A slice has rows only along dimensions that it takes whole.
+                cut.into_iter().for_each(|cut| limit[cut.dim] /= cut.count);
+                Prim::Slice { start, limit, stride }.into()
+            }
             (Some(Prim::Reshape { .. }), Some(shape)) => Prim::Reshape { shape }.into(),
             (Some(Prim::Broadcast { dims, .. }), Some(shape)) => {
                 Prim::Broadcast { shape, dims: dims.clone() }.into()
@@ -128,4 +135,15 @@ pub(crate) fn multiplies(graph: &Graph, node: &Node) -> bool {
             expansion.nodes().iter().any(|node| multiplies(&expansion, node))
         }
     }
+}
+
+/// For each value, whether it depends on an input. Weights do not, nor do their casts.
+pub(crate) fn fed(graph: &Graph) -> Vec<bool> {
+    let mut is_fed = vec![false; graph.value_count()];
+    graph.inputs().iter().for_each(|port| is_fed[port.value.0 as usize] = true);
+    for node in graph.nodes() {
+        let reads = node.operands.iter().any(|value| is_fed[value.0 as usize]);
+        node.results.iter().for_each(|value| is_fed[value.0 as usize] = reads);
+    }
+    is_fed
 }

@@ -7,7 +7,7 @@
 
 use crate::attend::attend;
 use crate::bucket::{BUCKET_BYTES, bucket};
-use crate::by_rows::by_rows;
+use crate::by_rows::{LOSS, by_rows};
 use crate::casts::casts;
 use crate::draft::Pass;
 use crate::fuse::{groups, node_by_node};
@@ -19,7 +19,7 @@ use crate::offload::offload;
 use crate::plan::overwrite::overwrite;
 use crate::plan::{chains, join, narrowed, place, settle, steps, updates};
 use crate::regather::regather;
-use crate::rematerialize::{LOSS, Rematerialize, rematerialize};
+use crate::rematerialize::{Rematerialize, rematerialize};
 use crate::unmask::unmask;
 use crate::widen::widen;
 use overdrive_ir::Mode;
@@ -48,8 +48,7 @@ pub static PASSES: &[Pass] = &[
         run: |draft| match draft.policy {
             Rematerialize::None => Ok(()),
             policy => draft.rewrite(|graph, target, notes| {
-                let cost = target.description().flops_per_byte;
-                rematerialize(graph, LOSS, (policy, cost), notes)
+                rematerialize(graph, LOSS, (policy, target.description()), notes)
             }),
         },
     },
@@ -59,7 +58,7 @@ pub static PASSES: &[Pass] = &[
         modes: ALL,
         run: |draft| match draft.policy {
             Rematerialize::None => Ok(()),
-            _ => draft.rewrite(|graph, _, _| by_rows(graph)),
+            _ => draft.rewrite(|graph, _, notes| by_rows(graph, notes)),
         },
     },
     Pass {

@@ -10,10 +10,13 @@
 //! the same operations to the same operands (random draws keep their site), so every result keeps
 //! its bits. Common subexpressions must be merged before this pass, never after.
 
-use crate::by_rows;
+use crate::by_rows::{self, LOSS};
+use crate::parts::fed;
 use crate::pipeline::sends_on;
 use overdrive_ir::plan::{Note, Recomputing};
-use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, NodeId, Origin, Prim, Value};
+use overdrive_ir::{
+    Builder, Description, Expr, Graph, GraphError, Node, NodeId, Origin, Prim, Value,
+};
 use std::collections::{BTreeSet, HashMap};
 
 /// The values to keep between the forward and the backward part.
@@ -34,9 +37,6 @@ pub enum Rematerialize {
     },
 }
 
-/// The output that divides forward from backward in training steps.
-pub(crate) const LOSS: &str = "loss";
-
 /// The part of a scope that says of a node that the backward part computes it again.
 const AGAIN: &str = "@again";
 
@@ -50,20 +50,20 @@ pub(crate) fn is_again(scope: &str) -> bool {
 const MOST_BUDGETS: usize = 16;
 
 /// Policies that keep less and less, in the order of the FLOPs that they compute again; none for a
-/// graph that is no training step. A byte that is read or written costs as much as so many FLOPs.
+/// graph that is no training step.
 pub(crate) fn policies(
     graph: &Graph,
-    flops_per_byte: f64,
+    device: &Description,
 ) -> Result<Vec<Rematerialize>, GraphError> {
     let Some(loss) = graph.outputs().iter().find(|port| port.name == LOSS) else {
         return Ok(Vec::new());
     };
-    let budgets = TrainingStep::new(graph, loss.value).budgets(flops_per_byte);
+    let budgets = TrainingStep::new(graph, loss.value).budgets(device);
     let budgets = budgets.into_iter().map(|saved_bytes| Rematerialize::Budget { saved_bytes });
     let rows = (!by_rows::made_by_rows(graph).is_empty()).then_some(Rematerialize::Rows);
     let mut found = Vec::new();
     for policy in rows.into_iter().chain(budgets).chain([Rematerialize::EveryBlock]) {
-        let again = rematerialize(graph, LOSS, (policy, flops_per_byte), &mut Vec::new())?;
+        let again = rematerialize(graph, LOSS, (policy, device), &mut Vec::new())?;
         found.push((again.cost().flops, policy));
     }
     found.sort_by_key(|(flops, _)| *flops);
@@ -71,12 +71,12 @@ pub(crate) fn policies(
 }
 
 /// Applies a policy to a bound training graph. `loss` names the output that divides forward from
-/// backward. A byte that is read or written costs as much as `flops_per_byte` FLOPs. Each value
-/// that is computed again is a note.
+/// backward. The device says what bytes and launches cost beside FLOPs. Each value that is computed
+/// again is a note.
 pub fn rematerialize(
     graph: &Graph,
     loss: &str,
-    (policy, flops_per_byte): (Rematerialize, f64),
+    (policy, device): (Rematerialize, &Description),
     notes: &mut Vec<Note>,
 ) -> Result<Graph, GraphError> {
     let Some(port) = graph.outputs().iter().find(|o| o.name == loss) else {
@@ -93,7 +93,7 @@ pub fn rematerialize(
     let mut kept = match policy {
         Rematerialize::None | Rematerialize::Rows => step.saved.clone(),
         Rematerialize::EveryBlock => step.between_blocks(),
-        Rematerialize::Budget { saved_bytes } => step.dearest(saved_bytes, flops_per_byte),
+        Rematerialize::Budget { saved_bytes } => step.dearest(saved_bytes, device),
     };
     // Collectives run once; their results are never recomputed.
     let meets = |node: &&Node| node.op.prim().is_some_and(|prim| prim.channel().is_some());
@@ -185,24 +185,29 @@ impl<'g> TrainingStep<'g> {
 
     /// The saved values with the bytes that each frees for its cost, those first that free most.
     /// Results of one op stand together.
-    fn by_worth(&self, flops_per_byte: f64) -> Vec<(f64, Value)> {
+    fn by_worth(&self, device: &Description) -> Vec<(f64, Value)> {
         let flops: Vec<u64> =
             self.graph.nodes().iter().map(|n| self.graph.node_cost(n).flops).collect();
         let worth = |v: Value| {
             let (flops, read) = self.again(v, &flops);
-            let moved = (read + self.bytes(v)) as f64;
-            self.bytes(v) as f64 / (1.0 + flops as f64 + flops_per_byte * moved)
+            // A launch of its own takes as long as so many bytes.
+            let moved = (read + self.bytes(v) + device.bytes_of_latency) as f64;
+            self.bytes(v) as f64 / (1.0 + flops as f64 + device.flops_per_byte * moved)
         };
         let mut all: Vec<(f64, Value)> = self.saved.iter().map(|&v| (worth(v), v)).collect();
         let sort = |value: Value| (self.name(value), self.bytes(value), value);
         all.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| sort(b.1).cmp(&sort(a.1))));
-        all
+        // Casts of weights come last: all of them are one launch, unless they are computed again.
+        let fed = fed(self.graph);
+        let (values, casts): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(_, value)| fed[value.0 as usize]);
+        [values, casts].concat()
     }
 
     /// Bytes that stay saved once a sort of values is dropped, and all that are worth more. Values
     /// of one sort are the results of one op in different layers: they cost the same.
-    fn budgets(&self, flops_per_byte: f64) -> Vec<u64> {
-        let all = self.by_worth(flops_per_byte);
+    fn budgets(&self, device: &Description) -> Vec<u64> {
+        let all = self.by_worth(device);
         let sort =
             |&(worth, value): &(f64, Value)| (worth.to_bits(), self.name(value), self.bytes(value));
         let mut left: u64 = all.iter().map(|(_, value)| self.bytes(*value)).sum();
@@ -224,10 +229,10 @@ impl<'g> TrainingStep<'g> {
 
     /// Saved values without those that free most bytes for their cost, as many as it takes to come
     /// below the limit.
-    fn dearest(&self, limit: u64, flops_per_byte: f64) -> BTreeSet<Value> {
+    fn dearest(&self, limit: u64, device: &Description) -> BTreeSet<Value> {
         let mut kept = self.saved.clone();
         let mut total: u64 = kept.iter().map(|&v| self.bytes(v)).sum();
-        for (_, value) in self.by_worth(flops_per_byte) {
+        for (_, value) in self.by_worth(device) {
             if total <= limit {
                 break;
             }

@@ -132,11 +132,17 @@ pub(crate) enum Command {
     },
 }
 
+/// The names that `run` takes.
+fn studies() -> String {
+    let names: Vec<&str> = overdrive::studies::STUDIES.iter().map(|study| study.name()).collect();
+    format!("Studies to run: {} [default: all]", names.join(", "))
+}
+
 /// Arguments of `run`.
 #[derive(Args, Debug)]
 pub(crate) struct Run {
-    /// Studies to run [default: all]
-    #[arg(value_name = "STUDY")]
+    /// Studies to run
+    #[arg(value_name = "STUDY", help = studies())]
     pub studies: Vec<String>,
     /// A model to study instead of the built-in ones: a folder, also in Hugging Face's format, an
     /// .onnx or .gguf file, or a built-in name. Its studies are compilation, quantization and

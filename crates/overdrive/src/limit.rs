@@ -16,14 +16,14 @@ pub(crate) fn told(plan: &Plan) -> Option<String> {
         (plan.offloaded.len(), "states wait in other memory between steps"),
         (values, "values wait there for the backward"),
     ];
-    let done: Vec<String> = done
-        .iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| format!("{count} {what}"))
-        .collect();
+    let rows = count(|note| matches!(note, Note::ByRows { .. })) > 0;
+    let rows = rows.then(|| "logits are made some rows at a time".to_owned());
+    let counted = done.iter().filter(|(count, _)| *count > 0);
+    let counted = counted.map(|(count, what)| format!("{count} {what}"));
+    let done: Vec<String> = rows.into_iter().chain(counted).collect();
+    let done = if done.is_empty() { String::new() } else { done.join(", ") + "; " };
     Some(format!(
-        "to fit the limit, {}; a step takes {} instead of {}, and an estimated {:.0} % more time",
-        done.join(", "),
+        "to fit the limit, {done}a step takes {} instead of {}, and an estimated {:.0} % more time",
         digits::bytes(plan.peak_bytes(Space::MAIN)),
         digits::bytes(limited.free_bytes),
         100.0 * (limited.seconds / limited.free_seconds - 1.0).max(0.0),

@@ -30,8 +30,8 @@ fn gpt_125m_fits_less_and_less_memory() {
     let gpu = Gpu::new(&h200());
     let step = step_of("gpt-125m", 8);
     let mut slower = 1.0;
-    // It takes 6.7 GB without a limit.
-    for (limit, is_moved) in [(6_000_000_000, false), (2_700_000_000, true)] {
+    // It takes 5.8 GB without a limit.
+    for (limit, is_moved) in [(4_000_000_000, false), (1_900_000_000, true)] {
         let tuning = Tuning { memory_limit: Some(limit), ..Tuning::default() };
         let plan = plan(&step, Mode::Graph, &gpu, &tuning).unwrap();
         let peak = plan.peak_bytes(Space::MAIN);

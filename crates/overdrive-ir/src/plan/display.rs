@@ -174,6 +174,9 @@ impl Display for Note {
             Note::Offloaded { what, scope, reason } => {
                 write!(f, "offloaded {what} at {scope}: {reason}")
             }
+            Note::ByRows { op, scope, parts } => {
+                write!(f, "{op} at {scope} is made in {parts} parts of its rows")
+            }
             Note::Cast { scope, reason } => write!(f, "cast at {scope}: {reason}"),
         }
     }

@@ -4,6 +4,7 @@
 
 use super::{PARTS, by_rows, made_by_rows};
 use overdrive_ir::eval::{States, eval};
+use overdrive_ir::plan::Note;
 use overdrive_ir::{Array, Builder, DType, Expr, Graph, Init, Mode, TensorType, Tuning, gradients};
 use testkit::{random_graph, random_inputs};
 
@@ -35,13 +36,17 @@ fn trained(
     let y = x.matmul(layer).tanh().linear(head, has_bias.then(bias));
     let losses = scaled(y.cross_entropy(labels, None)[0], labels);
     b.output("loss", losses.sum(&[0, 1]));
-    let graph = b.finish().unwrap();
+    with_gradients(&b.finish().unwrap())
+}
+
+/// The loss, and its gradients by all states.
+fn with_gradients(graph: &Graph) -> Graph {
     let b = Builder::new("step");
-    let map = b.append(&graph).unwrap();
+    let map = b.append(graph).unwrap();
     let loss = graph.outputs()[0].value;
     let of_loss = map[loss.0 as usize];
     let wrt: Vec<_> = graph.states().iter().map(|state| state.value).collect();
-    let found = gradients(&b, &graph, &map, &[(loss, of_loss.constant(1.0))], &wrt);
+    let found = gradients(&b, graph, &map, &[(loss, of_loss.constant(1.0))], &wrt);
     b.output("loss", of_loss);
     for (state, gradient) in graph.states().iter().zip(found) {
         b.output(&format!("of {}", state.name), gradient.unwrap());
@@ -90,7 +95,7 @@ fn logits_are_made_and_read_in_parts() {
         let graph = step(SIZES, scaled);
         let whole: usize = [SIZES[0], SIZES[1], SIZES[3]].iter().product();
         assert!(!made_by_rows(&graph).is_empty() && largest(&graph) == whole, "{name}: {graph}");
-        let cut = by_rows(&graph).unwrap();
+        let cut = by_rows(&graph, &mut vec![]).unwrap();
         assert_eq!(largest(&cut), whole / PARTS, "{name}: {cut}");
         assert_same(&graph, &cut, &inputs(SIZES));
     }
@@ -101,7 +106,10 @@ fn logits_are_made_and_read_in_parts() {
 fn tokens_go_in_parts_where_samples_cannot() {
     let sizes = [3, 8, 8, 96];
     let graph = step(sizes, |losses, _| losses);
-    let cut = by_rows(&graph).unwrap();
+    let mut notes = vec![];
+    let cut = by_rows(&graph, &mut notes).unwrap();
+    let [Note::ByRows { op, parts, .. }] = &notes[..] else { panic!("{notes:?}") };
+    assert_eq!((op.as_str(), *parts), ("linear", PARTS));
     assert_eq!(largest(&cut), 3 * 8 * 96 / PARTS, "{cut}");
     assert_same(&graph, &cut, &inputs(sizes));
 }
@@ -111,19 +119,35 @@ fn tokens_go_in_parts_where_samples_cannot() {
 fn the_logits_are_found_beside_wider_gradients() {
     let sizes = [4, 2, 16, 96];
     let graph = with_bias(sizes);
-    let cut = by_rows(&graph).unwrap();
+    let cut = by_rows(&graph, &mut vec![]).unwrap();
     assert_eq!(largest(&cut), 4 * 2 * 96 / PARTS, "{cut}");
     assert_same(&graph, &cut, &inputs(sizes));
+}
+
+/// Vocabularies are padded to a multiple of something, and the logits cut after it.
+#[test]
+fn logits_of_a_padded_vocabulary_go_in_parts() {
+    let b = Builder::new("padded");
+    let x = b.input("x", TensorType::new(DType::F64, [4usize, 6, 8]));
+    let labels = b.input("labels", TensorType::new(DType::I64, [4usize, 6]));
+    let head = b.state("head", TensorType::new(DType::F64, [8usize, 96]), Init::Constant(0.1));
+    let logits = x.matmul(head).slice_axis(2, 0, 90);
+    b.output("loss", logits.cross_entropy(labels, None)[0].sum(&[0, 1]));
+    let graph = with_gradients(&b.finish().unwrap());
+    let cut = by_rows(&graph, &mut vec![]).unwrap();
+    assert_eq!(largest(&cut), 6 * 96, "{cut}");
+    assert_same(&graph, &cut, &inputs([4, 6, 8, 90]));
 }
 
 /// The tightest budget drops nothing of what is made in parts.
 #[test]
 fn logits_are_not_computed_again() {
     let graph = step(SIZES, |losses, _| losses);
-    let tightest = (crate::Rematerialize::Budget { saved_bytes: 0 }, 10.0);
+    let device = overdrive_ir::Description::default();
+    let tightest = (crate::Rematerialize::Budget { saved_bytes: 0 }, &device);
     let again = crate::rematerialize(&graph, "loss", tightest, &mut vec![]).unwrap();
     let whole: usize = [SIZES[0], SIZES[1], SIZES[3]].iter().product();
-    let cut = by_rows(&again).unwrap();
+    let cut = by_rows(&again, &mut vec![]).unwrap();
     assert!(again.nodes().len() > graph.nodes().len(), "{again}");
     assert_eq!(largest(&cut), whole / PARTS, "{cut}");
     assert_same(&graph, &cut, &inputs(SIZES));
@@ -143,7 +167,7 @@ fn logits_stay_whole_where_rows_meet() {
     ];
     for (name, graph) in graphs {
         assert!(made_by_rows(&graph).is_empty(), "{name}: {graph}");
-        assert_eq!(by_rows(&graph).unwrap().to_string(), graph.to_string(), "{name}");
+        assert_eq!(by_rows(&graph, &mut vec![]).unwrap().to_string(), graph.to_string(), "{name}");
     }
 }
 
@@ -155,7 +179,7 @@ fn logits_that_are_asked_for_stay_whole() {
     let w = b.state("w", TensorType::new(DType::F64, [8, 96]), Init::Constant(0.1));
     b.output("logits", x.matmul(w).softmax(2));
     let graph = b.finish().unwrap();
-    assert_eq!(by_rows(&graph).unwrap().to_string(), graph.to_string());
+    assert_eq!(by_rows(&graph, &mut vec![]).unwrap().to_string(), graph.to_string());
 }
 
 #[test]
@@ -163,7 +187,7 @@ fn random_graphs_keep_their_meaning() {
     let mut changed = 0;
     for seed in 0..2000 {
         let graph = random_graph(seed, DType::F64);
-        let cut = by_rows(&graph).unwrap();
+        let cut = by_rows(&graph, &mut vec![]).unwrap();
         if cut.nodes().len() != graph.nodes().len() {
             changed += 1;
             assert_same(&graph, &cut, &random_inputs(&graph, seed));
@@ -185,7 +209,7 @@ fn a_plan_has_no_more_steps_than_it_needs() {
         });
         crate::plan(graph, Mode::Compile, &device, &Tuning::default()).unwrap()
     };
-    let [whole, cut] = [&graph, &by_rows(&graph).unwrap()].map(planned);
+    let [whole, cut] = [&graph, &by_rows(&graph, &mut vec![]).unwrap()].map(planned);
     let logits = 8 * 64 * 512 * 8;
     assert!(whole.arena_bytes[0] >= logits, "{whole}");
     assert!(cut.arena_bytes[0] < logits * 3 / 4, "{cut}");

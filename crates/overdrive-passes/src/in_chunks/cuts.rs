@@ -1,6 +1,6 @@
 //! `Cuts`: which values of a graph are computed in chunks, and along which dimension.
 
-use crate::parts::{Cut, Rows, multiplies};
+use crate::parts::{Cut, Rows, fed, multiplies};
 use crate::readers::Readers;
 use overdrive_ir::{Channel, Graph, Node, NodeId, Prim, Reducer, Value};
 use std::collections::HashMap;
@@ -202,15 +202,4 @@ impl<'g> Finder<'g> {
             self.cuts.insert(rows);
         }
     }
-}
-
-/// For each value, whether it depends on an input.
-fn fed(graph: &Graph) -> Vec<bool> {
-    let mut is_fed = vec![false; graph.value_count()];
-    graph.inputs().iter().for_each(|port| is_fed[port.value.0 as usize] = true);
-    for node in graph.nodes() {
-        let reads = node.operands.iter().any(|value| is_fed[value.0 as usize]);
-        node.results.iter().for_each(|value| is_fed[value.0 as usize] = reads);
-    }
-    is_fed
 }

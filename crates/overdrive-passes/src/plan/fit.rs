@@ -56,7 +56,7 @@ pub(super) fn fit(
         let fits = peak(&found) <= limit && !spaces.into_iter().any(exceeds);
         fits.then(|| (found.plan.seconds(device), found))
     };
-    let policies = policies(graph, device.flops_per_byte)?;
+    let policies = policies(graph, device)?;
     let best = if !device.spaces.is_empty() {
         let all = [&[Rematerialize::None][..], &policies].concat();
         let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);

@@ -45,8 +45,8 @@ pub(crate) struct Explain {
     #[command(flatten)]
     pub subject: SubjectArguments,
     /// Most memory of the device that the plan may take, states and the scratch of a GPU's kernels
-    /// included: `512MiB`, `4GiB`, or bytes. To fit, a training step recomputes values, and on a
-    /// GPU moves moments and values to host memory
+    /// included: `512MiB`, `4GiB`, or bytes. To fit, a training step makes logits some rows at a
+    /// time, recomputes values, and on a GPU moves moments and values to host memory
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_limit: Option<u64>,
     /// The training step as one of these ranks takes it: `data=4`, or with the axes `pipeline`,
@@ -98,10 +98,17 @@ fn milliseconds(text: &str) -> Result<f64, String> {
 pub(super) fn size(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
     let unit = UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
-    let (number, shift) = unit.unwrap_or((text, 0));
-    let bytes = number.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| {
-        "expected bytes, or a whole number of KiB, MiB, GiB or TiB, as in `2GiB`".to_owned()
+    let bytes = match unit {
+        Some((number, shift)) => {
+            let number = number.trim().parse::<f64>().ok();
+            let bytes = number.map(|number| number * (1u64 << shift) as f64);
+            // As many as an f64 counts one by one.
+            bytes.filter(|bytes| (1.0..=(1u64 << 53) as f64).contains(bytes)).map(|x| x as u64)
+        }
+        None => text.parse().ok().filter(|bytes| *bytes > 0),
+    };
+    bytes.ok_or_else(|| {
+        "expected bytes, or a number of KiB, MiB, GiB or TiB, as in `2.5GiB`".to_owned()
     })
 }
 
@@ -111,9 +118,12 @@ mod tests {
 
     #[test]
     fn sizes_are_bytes_or_binary_units() {
-        let read = ["1", "64KiB", "3 MiB", "2GiB"].map(|text| size(text).unwrap());
-        assert_eq!(read, [1, 64 << 10, 3 << 20, 2 << 30]);
-        for text in ["", "0", "-1", "2GB", "1.5GiB", "99999999999TiB", "GiB"] {
+        let read = ["1", "64KiB", "3 MiB", "2GiB", "1.5GiB"].map(|text| size(text).unwrap());
+        assert_eq!(read, [1, 64 << 10, 3 << 20, 2 << 30, 3 << 29]);
+        for text in ["", "0", "-1", "1.5", "2GB", "nanGiB", "infKiB", "-1MiB", "0GiB", "GiB"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+        for text in ["99999999999TiB", "1e300GiB"] {
             assert!(size(text).is_err(), "{text}");
         }
     }

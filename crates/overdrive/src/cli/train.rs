@@ -63,12 +63,12 @@ pub(crate) struct Train {
         value_parser = clap::value_parser!(u32).range(1..))]
     pub accumulate: u32,
     /// Learning rate after the warm-up [default: the model's]
-    #[arg(long, value_name = "X", value_parser = learning_rate)]
+    #[arg(long, value_name = "X", value_parser = learning_rate, allow_negative_numbers = true)]
     pub lr: Option<f64>,
     /// Most memory of the device that a step may take: `512MiB`, `4GiB`, or bytes. Parameters,
-    /// moments and the scratch of a GPU's kernels are included. To fit it, values are computed
-    /// again, and on a GPU moments and values wait in memory of the host. Weights are the same: bit
-    /// for bit on a CPU, up to rounding on a GPU
+    /// moments and the scratch of a GPU's kernels are included. To fit it, logits are made some
+    /// rows at a time, and values are computed again. On a GPU moments and values wait in memory of
+    /// the host. Weights are the same up to rounding
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_limit: Option<u64>,
     /// Stops when the validation loss has not fallen for this many looks, and keeps the best

@@ -141,8 +141,13 @@ fn training_step(name: &str, batch: usize) -> Graph {
 #[test]
 fn rematerializing_gpt_350m_saves_most_of_the_peak_for_a_fifth_of_the_work() {
     let step = training_step("gpt-350m", 8);
-    let again =
-        rematerialize(&step, "loss", (Rematerialize::EveryBlock, 1.0), &mut vec![]).unwrap();
+    let again = rematerialize(
+        &step,
+        "loss",
+        (Rematerialize::EveryBlock, &Description::default()),
+        &mut vec![],
+    )
+    .unwrap();
     let [kept, recomputed] = [&step, &again].map(|graph| planned(graph, Mode::Compile));
     let peak = |plan: &Plan| plan.arena_bytes.iter().sum::<usize>() as f64;
     let (saved, extra) = (
@@ -166,7 +171,8 @@ fn rematerializing_changes_no_result() {
     let expected = eval(&step, &inputs, &mut States::new());
     for saved_bytes in [u64::MAX, 4096, 0] {
         let (policy, mut notes) = (Rematerialize::Budget { saved_bytes }, vec![]);
-        let again = rematerialize(&step, "loss", (policy, 1.0), &mut notes).unwrap();
+        let again =
+            rematerialize(&step, "loss", (policy, &Description::default()), &mut notes).unwrap();
         assert_eq!(notes.is_empty(), saved_bytes == u64::MAX, "{notes:?}");
         assert_eq!(eval(&again, &inputs, &mut States::new()), expected, "{saved_bytes}");
         assert_eq!(
