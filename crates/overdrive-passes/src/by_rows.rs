@@ -276,14 +276,13 @@ impl<'b> Parts<'b, '_> {
             if !self.parts.contains_key(&(value, 0)) {
                 self.compute_all();
             }
-            let count = region.nodes[region.made_by[&value]].count();
             let whole = match region.cuts.get(&value) {
                 Some(cut) => {
                     let parts: Vec<Expr<'b>> =
-                        (0..count).map(|at| self.parts[&(value, at)]).collect();
+                        (0..PARTS).map(|at| self.parts[&(value, at)]).collect();
                     self.b.concat(&parts, cut.dim)
                 }
-                None => self.parts[&(value, count - 1)],
+                None => self.parts[&(value, PARTS - 1)],
             };
             self.map.insert(value, whole);
             return whole;

@@ -62,11 +62,6 @@ impl<'g> Rows<'g> {
         Some(Cut { dim, count: self.count })
     }
 
-    /// The number of parts.
-    pub(crate) fn count(&self) -> usize {
-        self.count
-    }
-
     pub(crate) fn of_operand(&self, at: usize) -> Option<Cut> {
         let dim = self.relation.dim(at, self.factor)?;
         Some(Cut { dim, count: self.count })
