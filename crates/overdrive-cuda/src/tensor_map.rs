@@ -24,18 +24,23 @@ impl Extent {
     }
 }
 
-/// A tensor map but for its address: three dimensions or four, along memory first, and a box of the
-/// first two.
+/// A tensor map but for its address: three dimensions to five, along memory first, and a box of the
+/// first of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Boxes {
     dtype: DType,
     extents: Vec<Extent>,
-    shape: [u32; 2],
+    shape: Vec<u32>,
 }
 
 impl Boxes {
-    pub(crate) fn new(dtype: DType, extents: impl Into<Vec<Extent>>, shape: [usize; 2]) -> Self {
-        Self { dtype, extents: extents.into(), shape: shape.map(|n| n as u32) }
+    pub(crate) fn new(
+        dtype: DType,
+        extents: impl Into<Vec<Extent>>,
+        shape: impl AsRef<[usize]>,
+    ) -> Self {
+        let shape = shape.as_ref().iter().map(|&n| n as u32).collect();
+        Self { dtype, extents: extents.into(), shape }
     }
 
     /// The map of a matrix at `address`. Elements of a box outside of the matrix read as zero and
@@ -63,8 +68,8 @@ impl Boxes {
         let sizes: Vec<u64> = self.extents.iter().map(|extent| extent.size).collect();
         let strides: Vec<u64> =
             self.extents[1..].iter().map(|extent| extent.stride * bytes).collect();
-        let mut shape = vec![1u32; rank];
-        shape[..2].copy_from_slice(&self.shape);
+        let mut shape = self.shape.clone();
+        shape.resize(rank, 1);
         let steps = vec![1u32; rank];
         let mut map = CUtensorMap { opaque: [0; 16] };
         // SAFETY: all arrays have the rank's length, and live through the call.

@@ -33,8 +33,9 @@ pub(crate) fn print(name: &str, columns: usize, dtypes: [DType; 2], by_k: [bool;
     )
 }
 
-/// `wgmma_of_registers(sums, left, right)` adds the products of 16-bit floats to sums of `columns`
-/// columns. The left operand comes from registers, the right one is not contiguous along k.
+/// `wgmma_of_registers(sums, left, right)` adds products to sums of `columns` columns. The left
+/// operand comes from registers. The right one is contiguous along k if it has 8 bits, and is not
+/// if it has 16.
 pub(crate) fn print_of_registers(columns: usize, dtype: DType) -> String {
     let registers = columns / 2;
     let list = |each: &dyn Fn(usize) -> String, count: std::ops::Range<usize>| {
@@ -43,12 +44,13 @@ pub(crate) fn print_of_registers(columns: usize, dtype: DType) -> String {
     let places = list(&|i| format!("%{i}"), 0..registers);
     let left = list(&|i| format!("%{i}"), registers..registers + 4);
     let sums = list(&|i| format!("\"+f\"(d[{i}])"), 0..registers);
+    let (depth, by_row) = if dtype.bits() == 8 { (32, "") } else { (16, ", 1") };
     let (dtype, right) = (spelling(dtype), registers + 4);
     format!(
         "__device__ __forceinline__ void wgmma_of_registers(f32 (&d)[{registers}], const u32 \
          (&left)[4], u64 right) {{
-    asm volatile(\"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{dtype}.{dtype} \
-         {{{places}}}, {{{left}}}, %{right}, 1, 1, 1, 1;\"
+    asm volatile(\"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{dtype}.{dtype} \
+         {{{places}}}, {{{left}}}, %{right}, 1, 1, 1{by_row};\"
         : {sums} : \"r\"(left[0]), \"r\"(left[1]), \"r\"(left[2]), \"r\"(left[3]), \"l\"(right));
 }}
 "

@@ -48,6 +48,9 @@ pub struct Float8 {
     /// averages out their errors (Micikevicius et al., arXiv:2209.05433, keep them wider too).
     #[serde(default)]
     pub last: bool,
+    /// Whether attention's forward multiplies codes too ([`attend_in_float8`](crate::attend_in_float8)).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub attention: bool,
 }
 
 /// The source of the scales of tensors.
@@ -72,7 +75,16 @@ impl Float8 {
     pub const fn new(gradient: DType, granularity: Float8Granularity, scaling: Scaling) -> Self {
         let (forward, multiple) = (DType::F8E4M3, unit());
         let except = Vec::new();
-        Self { forward, gradient, granularity, scaling, except, multiple, last: false }
+        Self {
+            forward,
+            gradient,
+            granularity,
+            scaling,
+            except,
+            multiple,
+            last: false,
+            attention: false,
+        }
     }
 
     /// The op's settings: formats and granularity.

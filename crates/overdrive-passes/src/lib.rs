@@ -4,6 +4,7 @@
 //! keeps what the graph means, and says in notes what it expanded, declined or cast.
 
 mod attend;
+mod attend_in_float8;
 mod attention_gate;
 mod bind;
 mod bucket;
@@ -59,6 +60,7 @@ mod to_f64;
 mod unmask;
 mod widen;
 
+pub use attend_in_float8::attend_in_float8;
 pub use attention_gate::AttentionGate;
 pub use bind::bind;
 pub use chosen_tiles::{ChosenTiles, TileScores};

@@ -13,7 +13,9 @@ use overdrive_ir::{
     Binary, Builder, Compare, DType, Expr, Graph, Init, Mesh, StateDecl, TensorType, Unary, Value,
     gradients,
 };
-use overdrive_passes::{DelayedScales, Stages, cse, dce, float8, fold, keep_sums, precision};
+use overdrive_passes::{
+    DelayedScales, Float8, Stages, attend_in_float8, cse, dce, float8, fold, keep_sums, precision,
+};
 use std::collections::BTreeMap;
 
 /// The scope of all that follows gradients.
@@ -178,7 +180,12 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     scales.update(&b, &values, &largest);
     // The count of rows that a mean divides by, for one, is known.
     let known = fold(&b.finish()?)?;
-    Ok(dce(&cse(&keep_sums(&dce(&known)?)?)?)?)
+    let step = dce(&cse(&keep_sums(&dce(&known)?)?)?)?;
+    // Once gradients are those of the numbers.
+    match &recipe.float8 {
+        Some(Float8 { attention: true, .. }) => Ok(attend_in_float8(&step)?.0),
+        _ => Ok(step),
+    }
 }
 
 /// The gradient with the sum of earlier batches added, which lives in a state of its own.

@@ -1,10 +1,10 @@
 //! From the arguments that say which graph is meant to that graph and the device that it is for.
 
+use crate::asked_attention;
 use crate::cli::SubjectArguments;
 use crate::devices::{self, Opened};
 use crate::failure::Failure;
 use crate::model::{self, Model};
-use crate::skipped_tiles;
 use overdrive::ir::{DType, Graph, Mesh, Tensor};
 use overdrive::passes::{Recipe, Stages, precision};
 use overdrive::studies::Workload;
@@ -57,7 +57,7 @@ impl<'a> AskedModel<'a> {
         let batch = batch.map(|n| model.batch(n)).transpose()?;
         let workload = model.bind(&subject.shapes.iter().cloned().chain(batch).collect())?;
         if subject.training {
-            if let Some(option) = subject.skipping.option() {
+            if let Some(option) = subject.attention.option() {
                 return Err(Failure::bad_input(format!(
                     "{option}: expected a forward pass, found --training; tiles are skipped for \
                      inference, so leave out one of the two"
@@ -77,7 +77,7 @@ impl<'a> AskedModel<'a> {
         let recipe = Recipe { contractions: subject.dtype.precision };
         let graph = precision(&workload.graph, &recipe).map_err(Failure::harness)?;
         let named = (subject.model.as_str(), model);
-        Ok((workload, skipped_tiles::applied(subject.skipping, named, graph)?))
+        Ok((workload, asked_attention::applied(subject.attention, named, graph)?))
     }
 }
 

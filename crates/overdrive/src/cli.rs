@@ -14,7 +14,7 @@ mod values;
 pub(crate) use explain::{Explain, SubjectArguments};
 pub(crate) use optimize::{FormatName, Optimize};
 pub(crate) use quantize::{ExportName, MetricName, Quantize};
-pub(crate) use shared::{Isa, Machine, RankOptions, Replacing, Skipping};
+pub(crate) use shared::{AttentionOptions, Isa, Machine, RankOptions, Replacing};
 pub(crate) use train::Train;
 pub(crate) use values::{CacheName, ModeName, Precision};
 
@@ -370,9 +370,9 @@ pub(crate) struct Eval {
     /// Execution mode
     #[arg(long, default_value = "compile", value_name = "MODE")]
     pub mode: ModeName,
-    /// The tiles that attention skips.
+    /// Attention.
     #[command(flatten)]
-    pub skipping: Skipping,
+    pub attention: AttentionOptions,
     /// Machine and seed.
     #[command(flatten)]
     pub machine: Machine,
@@ -493,9 +493,9 @@ pub(crate) struct Generate {
     /// folder in Hugging Face's format or a .gguf file [default: in the format of --dtype]
     #[arg(long, value_name = "CODES")]
     pub cache: Option<CacheName>,
-    /// The tiles that attention skips.
+    /// Attention.
     #[command(flatten)]
-    pub skipping: Skipping,
+    pub attention: AttentionOptions,
     /// Execution mode [default: graph on a GPU, or else compile]
     #[arg(long, value_name = "MODE")]
     pub mode: Option<ModeName>,

@@ -3,6 +3,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod asked_attention;
 mod asked_graph;
 mod cli;
 mod commands;
@@ -18,7 +19,6 @@ mod model;
 mod out_of_memory;
 mod progress;
 mod signals;
-mod skipped_tiles;
 mod terminal;
 mod text;
 mod training;

@@ -20,6 +20,7 @@ const KERNELS: &[NamedKernel] = &[
     attention::KERNEL,
     attention::grad::KERNEL,
     attention::CODED,
+    attention::FLOAT8,
     cast_transpose::KERNEL,
     dynamic_slice::SLICE,
     dynamic_slice::UPDATE,

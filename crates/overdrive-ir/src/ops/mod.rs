@@ -32,6 +32,7 @@ ops! {
     dropout::Dropout,
     embedding::Embedding,
     fake_quantize::FakeQuantize,
+    float8_attention::Float8Attention,
     float8_linear::Float8Linear,
     fused::Fused,
     gelu::Gelu,

@@ -1,6 +1,6 @@
 //! Arguments of `explain`, and those that say which graph is meant.
 
-use super::shared::{Machine, Skipping};
+use super::shared::{AttentionOptions, Machine};
 use super::values::{GpuName, ModeName, MomentsName, ShardName, formats, named_size};
 use clap::Args;
 use overdrive::ir::Mesh;
@@ -30,9 +30,9 @@ pub(crate) struct SubjectArguments {
     /// Size of a named dimension [default: the model's]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
-    /// The tiles that attention skips.
+    /// Attention.
     #[command(flatten)]
-    pub skipping: Skipping,
+    pub attention: AttentionOptions,
     /// Machine and seed.
     #[command(flatten)]
     pub machine: Machine,

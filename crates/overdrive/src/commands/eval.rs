@@ -2,11 +2,11 @@
 
 mod expectation;
 
+use crate::asked_attention;
 use crate::cli::Eval;
 use crate::devices;
 use crate::failure::Failure;
 use crate::model::{self, input};
-use crate::skipped_tiles;
 use crate::terminal::{note, say};
 use overdrive::bench::deviation::Tolerance;
 use overdrive::bench::exit::Exit;
@@ -26,7 +26,7 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     let expected =
         arguments.expect.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
     let graph = model.fitting(&inputs)?;
-    let graph = skipped_tiles::applied(arguments.skipping, (&arguments.model, &model), graph)?;
+    let graph = asked_attention::applied(arguments.attention, (&arguments.model, &model), graph)?;
     if graph.inputs().is_empty() {
         note!("note: no input is left, so the outputs are constants");
     }

@@ -1,17 +1,17 @@
 //! `overdrive generate`: continues a text, and says how fast.
 
 mod asked;
+mod attending;
 mod judged;
 mod rank;
 mod several;
-mod skipping;
 mod whole;
 
 use super::ranks::{self, Launched};
+use crate::asked_attention;
 use crate::cli::Generate;
 use crate::failure::Failure;
 use crate::model::{self, Model};
-use crate::skipped_tiles;
 use crate::terminal::{self, note, say};
 use crate::text::{self, TextStream};
 use asked::{Generation, failure, joined};
@@ -73,7 +73,7 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
         Model::Template(_) | Model::Onnx(_) => {
             let graph = model.bind(&[("batch".to_owned(), 1)].into())?.graph;
             let named = (arguments.model.as_str(), model);
-            let graph = skipped_tiles::applied(arguments.skipping, named, graph)?;
+            let graph = asked_attention::applied(arguments.attention, named, graph)?;
             let graph = match asked.rank {
                 Some(rank) => rank::part(&graph, rank)?,
                 None => graph,

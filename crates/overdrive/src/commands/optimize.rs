@@ -25,13 +25,13 @@ mod verdict;
 mod written;
 
 use super::quantize::{Samples, Subject};
+use crate::asked_attention::{Changed, note_left_behind};
 use crate::cli::Optimize;
 use crate::devices;
 use crate::engines::Contestants;
 use crate::failure::Failure;
 use crate::invoked::{command_line, command_with};
 use crate::model::{self, Model};
-use crate::skipped_tiles::{Changed, note_left_behind};
 use crate::terminal::{note, say, tell};
 use advice::{Answers, CanJudge};
 use bounds::Bounds;

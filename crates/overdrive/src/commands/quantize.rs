@@ -24,12 +24,12 @@ mod text;
 mod times;
 mod written;
 
+use crate::asked_attention::{Changed, note_left_behind};
 use crate::cli::Quantize;
 use crate::devices;
 use crate::failure::Failure;
 use crate::model;
 use crate::progress;
-use crate::skipped_tiles::{Changed, note_left_behind};
 use crate::terminal::{note, say, tell};
 pub(super) use chosen::{Chosen, compared};
 use chosen::{harness, rules};

@@ -8,10 +8,10 @@ mod task;
 
 use super::output;
 use super::ranks::{self, Launched, Rank};
+use crate::asked_attention::{Changed, note_left_behind};
 use crate::cli::Train;
 use crate::failure::Failure;
 use crate::invoked::{command_line, command_with};
-use crate::skipped_tiles::{Changed, note_left_behind};
 use crate::terminal::{note, say};
 use crate::training::{Watch, record};
 use crate::{devices, model};

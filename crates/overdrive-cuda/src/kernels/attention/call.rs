@@ -180,7 +180,7 @@ fn source(
         Design::Hopper(tile) => {
             let mask = block_mask(call, (attention, regions), design)?;
             let mask = mask.map_or_else(String::new, BlockMask::text);
-            tile.text(dtype, values) + HEADS + &mask + include_str!("hopper.cu")
+            tile.text(dtype, values) + HEADS + &mask + WALK + include_str!("hopper.cu")
         }
         Design::Tensor { fragments, keys, buffers } => {
             let tile =
@@ -199,7 +199,7 @@ fn source(
     let skips = attention.threshold.map_or_else(String::new, |threshold| {
         format!("#define SKIPS\nconstexpr f32 LIMIT = {:?}f;\n", threshold.log2())
     });
-    Ok(specialised("attention", call, (attention, functions), &(skips + &text)))
+    Ok(specialised("attention", of_numbers(call), (attention, functions), &(skips + &text)))
 }
 
 /// The text before a kernel that uses `mma.sync`.
@@ -211,16 +211,23 @@ pub(super) const DECODE: &str = include_str!("decode.cu");
 /// The text after that of a tile on Hopper.
 pub(super) const HEADS: &str = include_str!("heads.cuh");
 
-/// The source of a kernel: types and channels of q, k and v, the printed functions of its regions,
-/// and the kernel's own text.
+/// The text after that of a block mask, on Hopper.
+pub(super) const WALK: &str = include_str!("walk.cuh");
+
+/// The type of q, and the channels of q and of v, of a call whose values are `[B, H, T, Dv]`.
+pub(super) fn of_numbers(call: &KernelCall) -> (DType, [usize; 2]) {
+    let widths = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
+    (call.operands[0].ty.dtype, widths)
+}
+
+/// The source of a kernel: the type of the output, channels of q and of v, the printed functions of
+/// its regions, and the kernel's own text.
 pub(super) fn specialised(
     name: &str,
-    call: &KernelCall,
+    (dtype, [d, values]): (DType, [usize; 2]),
     (attention, functions): (&Attention, String),
     own: &str,
 ) -> KernelSource {
-    let dtype = call.operands[0].ty.dtype;
-    let [d, values] = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
     let mut text = String::from("#include \"scalar.cuh\"\n");
     text += &format!("typedef {dtype} Element;\ntypedef {} Sum;\n", dtype.accumulation());
     text += &format!("constexpr int D = {d}, DV = {values};\n");

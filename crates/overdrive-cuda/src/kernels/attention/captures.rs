@@ -13,7 +13,7 @@ use overdrive_ir::ops::attention::find_mask;
 use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::{KernelCall, View};
 
-use super::call::{FRAGMENTS, specialised};
+use super::call::{FRAGMENTS, of_numbers, specialised};
 use super::shape::{AttentionShape, bunch};
 use super::{dropout, region, slopes};
 use crate::Error;
@@ -97,7 +97,7 @@ pub(super) fn source(
             THREADS[1]
         );
     }
-    Ok(Some(specialised("attention_captures", call, (&op.attention, functions), &text)))
+    Ok(Some(specialised("attention_captures", of_numbers(call), (&op.attention, functions), &text)))
 }
 
 /// `CaptureRows` of `captures.cu`.

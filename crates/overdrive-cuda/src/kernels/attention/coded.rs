@@ -6,7 +6,7 @@ use overdrive_ir::ops::QuantizedAttention;
 use overdrive_ir::plan::{KernelCall, View};
 use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 
-use super::call::{DECODE, specialised};
+use super::call::{DECODE, of_numbers, specialised};
 use super::compiled::CompiledAttention;
 use super::cut::Cut;
 use super::decode_long::LongCut;
@@ -91,7 +91,10 @@ fn source(
     };
     let rest = &call.operands[QuantizedAttention::OPERANDS..];
     let functions = region::print(regions, (&op.attention, rest), call.operands[0].ty.dtype)?;
-    Ok((specialised("quantized_attention", call, (&op.attention, functions), &text), design))
+    Ok((
+        specialised("quantized_attention", of_numbers(call), (&op.attention, functions), &text),
+        design,
+    ))
 }
 
 /// The sources of the kernels that a call is compiled to, with their architectures.

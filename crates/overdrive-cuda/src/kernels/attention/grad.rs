@@ -18,7 +18,7 @@ use overdrive_ir::plan::{KernelCall, SlotId, View};
 use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 
 use super::block_mask::{BlockMask, CompiledBlockMask, Lists, MaskGrid};
-use super::call::{HEADS, specialised};
+use super::call::{HEADS, of_numbers, specialised};
 use super::captures::{self, Captures};
 use super::homes::{Home, Staging};
 use super::hopper::{LINE, OWN, boxes};
@@ -189,7 +189,7 @@ fn source(
     // The number of tasks is no part of the text.
     text += &block_mask(call, (op, regions), 1)?.map_or_else(String::new, BlockMask::text);
     text += concat!(include_str!("grad_tasks.cuh"), include_str!("grad.cu"));
-    Ok(specialised("attention_grad", call, (&op.attention, functions), &text))
+    Ok(specialised("attention_grad", of_numbers(call), (&op.attention, functions), &text))
 }
 
 /// `attention_grad` on Hopper's tensor cores.

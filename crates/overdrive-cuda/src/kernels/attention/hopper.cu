@@ -13,7 +13,7 @@
 // rows past the end are zeros that TMA fills in and clips.
 //
 // Text before gives KEYS, CONSUMERS, STAGES, PLACES of queries, the instructions `wgmma` and
-// `wgmma_of_registers`, and block_mask.cuh if there is a mask function. With a threshold it defines
+// `wgmma_of_registers`, block_mask.cuh if there is a mask function, and walk.cuh. With a threshold it defines
 // SKIPS and gives LIMIT, its logarithm to base 2.
 
 constexpr int QUERIES = OWN * CONSUMERS;
@@ -44,34 +44,6 @@ struct Barriers {
     u64 decided;
     volatile bool weighs[CONSUMERS];
 #endif
-};
-
-// Counts tasks: the next one to take, and the blocks that found none.
-struct Counter {
-    u32 taken, done;
-};
-
-// A block of keys: its first key, and whether a mask function hides a part of it.
-struct KeyBlock {
-    i32 key;
-    bool is_partial;
-};
-
-// The blocks of keys that the queries of a task see, by ascending keys.
-struct KeyBlocks {
-    i32 count;
-#ifdef MASK
-    const u32* lists;
-    i32 first;
-#endif
-    __device__ __forceinline__ KeyBlock operator[](i32 i) const {
-#ifdef MASK
-        const u32 entry = lists[first + i];
-        return {(i32)(entry >> 1) * KEYS, entry % 2 == 0};
-#else
-        return {i * KEYS, false};
-#endif
-    }
 };
 
 // Ping-pong: a warpgroup multiplies after the one before it has.

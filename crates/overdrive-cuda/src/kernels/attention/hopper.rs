@@ -32,7 +32,7 @@ pub(super) const LINE: usize = 128;
 /// Blocks of keys, and of values, in flight.
 const STAGES: usize = 2;
 /// For bringing the first tile to its alignment.
-const SLACK: usize = 1024;
+pub(super) const SLACK: usize = 1024;
 /// Fewest queries and keys.
 const FEWEST: [usize; 2] = [128, 256];
 /// From so many keys on, larger blocks of keys pay for a single place of queries.
@@ -42,8 +42,8 @@ const MANY: usize = 2048;
 /// Keys of a tile that a threshold skips. Its queries are those of a warpgroup.
 const SKIPPED_KEYS: usize = threshold::TILE[1];
 const _: () = assert!(threshold::TILE[0] == OWN);
-/// Size of `Counter` of `hopper.cu`.
-const COUNTER_BYTES: usize = 8;
+/// Size of `Counter` of `walk.cuh`.
+pub(super) const COUNTER_BYTES: usize = 8;
 
 /// Operations on scores and weights, by the registers that they take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ impl AttentionTile {
 pub(super) fn boxes(view: &View, rows: usize) -> Boxes {
     let sizes = view.ty.sizes();
     // A dimension of one index has any stride, and the driver asks for multiples of 16 bytes.
-    let extent = |d: usize| Extent::new(sizes[d], if sizes[d] == 1 { 8 } else { view.strides[d] });
+    let extent = |d: usize| Extent::new(sizes[d], if sizes[d] == 1 { 16 } else { view.strides[d] });
     Boxes::new(view.ty.dtype, [3, 2, 1, 0].map(extent), [LINE * 8 / view.ty.dtype.bits(), rows])
 }
 

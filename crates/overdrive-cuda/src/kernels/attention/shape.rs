@@ -25,7 +25,7 @@ pub(super) struct AttentionShape {
 }
 
 /// Heads whose tiles are issued together, of so many that each read so many bytes for all tiles.
-fn together(matrices: usize, head_bytes: usize) -> i32 {
+pub(super) fn together(matrices: usize, head_bytes: usize) -> i32 {
     bunch(matrices, BUNCH_BYTES / head_bytes.max(1))
 }
 

@@ -1,12 +1,12 @@
 //! The parts that all ways to generate need: the model, its tokens, the device and how it samples.
 
-use super::skipping::SkippingModel;
+use super::attending::AttendingModel;
+use crate::asked_attention::OtherAttention;
 use crate::cli::Generate;
 use crate::commands::ranks::Rank;
 use crate::devices::{self, Opened};
 use crate::failure::Failure;
 use crate::model::Model;
-use crate::skipped_tiles::SkippedTiles;
 use crate::terminal::note;
 use crate::text;
 use overdrive::bench::digits;
@@ -34,7 +34,7 @@ pub(super) struct Generation<'a> {
     /// Codes of the cache; `None` keeps numbers of that format.
     pub(super) codes: Option<CacheCodes>,
     /// The model that skips tiles of attention, where that was asked for.
-    pub(super) skipping: Option<SkippingModel<'a>>,
+    pub(super) attending: Option<AttendingModel<'a>>,
     pub(super) sampling: Sampling,
     /// This rank, of several.
     pub(super) rank: Option<&'a Rank>,
@@ -65,17 +65,17 @@ impl<'a> Generation<'a> {
                 arguments.model
             )));
         }
-        if let (Some(share), Some(rank)) = (arguments.skipping.gate, rank) {
+        if let (Some(share), Some(rank)) = (arguments.attention.gate, rank) {
             return Err(Failure::bad_input(format!(
                 "--attention-gate {share}: expected one rank, whose gate has all heads, found {}; \
                  leave out --nproc",
                 rank.launch.size
             )));
         }
-        let skipping = match model {
+        let attending = match model {
             Model::Pretrained(published) => {
-                SkippedTiles::asked(arguments.skipping, (&arguments.model, model))?
-                    .map(|tiles| SkippingModel { model: published, tiles })
+                OtherAttention::asked(arguments.attention, (&arguments.model, model))?
+                    .map(|attention| AttendingModel { model: published, attention })
             }
             Model::Template(_) | Model::Onnx(_) => None,
         };
@@ -88,7 +88,7 @@ impl<'a> Generation<'a> {
             mode,
             format,
             codes,
-            skipping,
+            attending,
             sampling,
             rank,
         })
@@ -103,7 +103,7 @@ impl<'a> Generation<'a> {
         let target = (self.opened.backend.as_ref(), self.mode);
         let format = self.format.unwrap_or(DType::F32);
         let caches = Caches { codes: self.codes, ..caches };
-        let model = self.skipping.as_ref().map_or(pretrained as &dyn LanguageModel, |model| model);
+        let model = self.attending.as_ref().map_or(pretrained as &dyn LanguageModel, |model| model);
         CachedDecoder::in_format(target, model, caches, format).map_err(failure)
     }
 

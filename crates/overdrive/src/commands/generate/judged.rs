@@ -2,14 +2,15 @@
 //!
 //! The text is cut into windows, which are decoded token by token as generation decodes. With codes
 //! in the cache the same windows are decoded with numbers too, and windows are compared in pairs.
-//! If attention skips tiles, windows are as long as the model takes and are read whole, since steps
-//! of one token skip nothing. Tiles that a gate chose are held against as many chosen by place.
+//! If attention is other than the model's own, windows are as long as the model takes and are read
+//! whole, since attention of one token stays as it is. Tiles that a gate chose are held against as
+//! many chosen by place.
 
 use super::asked::{Generation, failure, joined};
 use super::whole;
+use crate::asked_attention::OtherAttention;
 use crate::failure::Failure;
 use crate::model::Model;
-use crate::skipped_tiles::SkippedTiles;
 use crate::terminal::{note, say};
 use crate::text::{self, counted};
 use overdrive::bench::digits;
@@ -63,15 +64,15 @@ pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<
     let whole = files::read_text(file, LONGEST).map_err(Failure::bad_input)?;
     let mut tokens = text::encode(asked.tokenizer, &whole)?;
     tokens.truncate(asked.arguments.max_tokens.map_or(TOKENS, |tokens| tokens as usize));
-    if let (Some(option), Some(codes)) = (asked.arguments.skipping.option(), asked.codes) {
+    if let (Some(option), Some(codes)) = (asked.arguments.attention.option(), asked.codes) {
         return Err(Failure::bad_input(format!(
             "--judge: expected {option} or --cache {}, found both; leave one out, so that the \
              difference is that of the other",
             codes.name()
         )));
     }
-    let tiles = asked.skipping.as_ref().map(|skipping| &skipping.tiles);
-    let longest = tiles.map_or(WINDOW, |_| LONGEST_WHOLE);
+    let other = asked.attending.as_ref().map(|attending| &attending.attention);
+    let longest = other.map_or(WINDOW, |_| LONGEST_WHOLE);
     let window = longest.min(pretrained.context());
     // Windows of one length, so that each weighs the same; a shorter text is one window.
     let window = window.min(tokens.len());
@@ -91,8 +92,8 @@ pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<
             tokens.len()
         );
     }
-    if let Some(tiles) = tiles {
-        return judge_tiles(asked, (pretrained, &windows), tiles, stop);
+    if let Some(other) = other {
+        return judge_attention(asked, (pretrained, &windows), other, stop);
     }
     let caches = Caches::of(TOGETHER.min(windows.len()), window);
     let mut decoder = asked.cached(pretrained, caches)?;
@@ -128,31 +129,42 @@ pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<
     said(asked, joined(facts(&found), own), line)
 }
 
-/// Reads windows whole with these tiles skipped, with none, and for a gate with as many by place.
-fn judge_tiles(
+/// Reads windows whole with this attention, with the model's own, and for a gate with as many tiles
+/// by place.
+fn judge_attention(
     asked: &Generation<'_>,
     read: (&Pretrained, &[Vec<u32>]),
-    tiles: &SkippedTiles,
+    other: &OtherAttention,
     stop: &Stop,
 ) -> Result<Exit, Failure> {
     let full = whole::read(asked, read, None, stop)?;
     let before = perplexity(&full.means);
-    let judged = |tiles: &SkippedTiles| {
-        let found = whole::read(asked, read, Some(tiles), stop)?;
+    let judged = |other: &OtherAttention| {
+        let found = whole::read(asked, read, Some(other), stop)?;
         let (loss, told) = compared(&found.means, &full.means);
-        let (with, skipped) = (perplexity(&found.means), found.skipped_percent);
-        let own = json!({
-            "perplexity": with, "skipped_percent": skipped, "loss_percent": loss.percent,
+        let with = perplexity(&found.means);
+        let mut own = json!({
+            "perplexity": with, "loss_percent": loss.percent,
             "loss_interval_percent": loss.interval_percent,
         });
-        Ok::<_, Failure>((own, with, skipped, format!("{:+.3} %{told}", loss.percent)))
+        if let Some(skipped) = found.skipped_percent {
+            own["skipped_percent"] = skipped.into();
+        }
+        let loss = format!("{:+.3} %{told}", loss.percent);
+        Ok::<_, Failure>((own, with, found.skipped_percent, loss))
     };
-    let (mut own, with, skipped, told) = judged(tiles)?;
-    let mut line = format!(
-        "perplexity {with:.4} with {skipped:.1} % of tiles skipped, {before:.4} with all: {told}"
-    );
-    if let Some(tiles) = tiles.by_place() {
-        let (by_place, with, skipped, told) = judged(&tiles)?;
+    let (mut own, with, skipped, told) = judged(other)?;
+    let mut line = match skipped {
+        Some(skipped) => format!(
+            "perplexity {with:.4} with {skipped:.1} % of tiles skipped, {before:.4} with all: {told}"
+        ),
+        None => format!(
+            "perplexity {with:.4} with attention in fp8, {before:.4} with the model's own: {told}"
+        ),
+    };
+    if let Some(placed) = other.by_place() {
+        let (by_place, with, skipped, told) = judged(&placed)?;
+        let skipped = skipped.unwrap_or_default();
         line += &format!("; {with:.4} with {skipped:.1} % skipped by place: {told}");
         own["by_place"] = by_place;
     }

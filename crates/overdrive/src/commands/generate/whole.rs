@@ -1,8 +1,8 @@
-//! Windows of a text that are read whole, for what tiles cost that attention skips.
+//! Windows of a text that are read whole, for what other attention than the model's own costs.
 
 use super::asked::{Generation, failure};
+use crate::asked_attention::OtherAttention;
 use crate::failure::Failure;
-use crate::skipped_tiles::SkippedTiles;
 use overdrive::decoding::{DecodeError, LanguageModel, negative_log_likelihood};
 use overdrive::ir::{Buffer, DType, GraphError, State, Tensor, Tuning};
 use overdrive::models::Span;
@@ -14,15 +14,16 @@ use overdrive_process::Stop;
 pub(super) struct WholeWindows {
     /// Mean negative log-likelihood of a token, in nats, of each window.
     pub(super) means: Vec<f64>,
-    /// Percentage of tiles that attention skipped, of those where a query sees a key.
-    pub(super) skipped_percent: f64,
+    /// Percentage of tiles that attention skipped, of those where a query sees a key; none where it
+    /// does not count them.
+    pub(super) skipped_percent: Option<f64>,
 }
 
-/// Reads windows of one length, whose attention skips these tiles, or none.
+/// Reads windows of one length with this attention, or with the model's own.
 pub(super) fn read(
     asked: &Generation<'_>,
     (model, windows): (&Pretrained, &[Vec<u32>]),
-    tiles: Option<&SkippedTiles>,
+    other: Option<&OtherAttention>,
     stop: &Stop,
 ) -> Result<WholeWindows, Failure> {
     let of_graph = |error: GraphError| failure(DecodeError::Graph(error));
@@ -31,8 +32,8 @@ pub(super) fn read(
     let graph = model.graph(Span::Whole, asked.format.unwrap_or(DType::F32)).map_err(of_graph)?;
     let sizes = [("batch".to_owned(), 1), ("tokens".to_owned(), window)];
     let graph = bind(&graph, &sizes.into()).map_err(of_graph)?;
-    let graph = match tiles {
-        Some(tiles) => tiles.skip_and_count(&graph)?,
+    let graph = match other {
+        Some(other) => other.counted(&graph)?,
         None => graph,
     };
     let compiled = backend.compile(&graph, asked.mode, &Tuning::default()).map_err(of_device)?;
@@ -70,6 +71,6 @@ pub(super) fn read(
             }
         }
     }
-    let skipped_percent = if visible > 0.0 { 100.0 * (1.0 - kept / visible) } else { 0.0 };
+    let skipped_percent = (visible > 0.0).then(|| 100.0 * (1.0 - kept / visible));
     Ok(WholeWindows { means, skipped_percent })
 }

@@ -3,11 +3,11 @@
 use super::failure::failure;
 use super::learnt::TRAINING;
 use super::task::TrainingRun;
+use crate::asked_attention::{GATE, TrainedGate};
 use crate::cli::Train;
 use crate::devices;
 use crate::failure::Failure;
 use crate::invoked::command_line;
-use crate::skipped_tiles::{GATE, TrainedGate};
 use crate::terminal::say;
 use crate::training::Watch;
 use overdrive::bench::exit::Exit;

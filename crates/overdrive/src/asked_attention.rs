@@ -1,13 +1,14 @@
-//! The tiles that attention skips, as the command line says it. It names a threshold, or a share
-//! that the gate in the model's folder chooses. `train --gate` has left that file there.
+//! Other attention than the model's own, as the command line says it. It skips tiles below a
+//! threshold, or a share that the gate in the model's folder chooses; or its products are in fp8.
+//! `train --gate` has left the file of a gate there.
 
-use crate::cli::Skipping;
+use crate::cli::AttentionOptions;
 use crate::failure::Failure;
 use crate::model::Model;
 use crate::terminal::note;
 use overdrive::formats::{Tensors, safetensors};
 use overdrive::ir::{DType, Graph, GraphError, Tensor};
-use overdrive::passes::{ChosenTiles, TileScores, count_tiles, skip_tiles};
+use overdrive::passes::{ChosenTiles, TileScores, attend_in_float8, count_tiles, skip_tiles};
 use overdrive::studies::pretrained::Pretrained;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,24 +20,29 @@ const TILE: &str = "tile";
 /// Metadata of that file: the checksum of the model whose attention the gate has learnt.
 const MODEL: &str = "checksum_of_model";
 
-/// The tiles that attention skips.
-pub(crate) enum SkippedTiles {
-    /// Those whose weights are below this share of the largest.
+/// What differs.
+pub(crate) enum OtherAttention {
+    /// It skips tiles whose weights are below this share of the largest.
     Threshold(f64),
-    /// All but the chosen ones.
+    /// It skips all tiles but the chosen ones.
     Unchosen(ChosenTiles),
+    /// Its products are of codes of fp8.
+    Float8,
 }
 
-impl SkippedTiles {
-    /// Those that the command line asks for, of the model that it names and that was read there.
+impl OtherAttention {
+    /// That which the command line asks for, of the model that it names and that was read there.
     pub(crate) fn asked(
-        skipping: Skipping,
+        options: AttentionOptions,
         (model, read): (&str, &Model),
     ) -> Result<Option<Self>, Failure> {
-        if let Some(threshold) = skipping.threshold {
+        if let Some(threshold) = options.threshold {
             return Ok(Some(Self::Threshold(threshold)));
         }
-        let Some(share) = skipping.gate else { return Ok(None) };
+        if options.float8 {
+            return Ok(Some(Self::Float8));
+        }
+        let Some(share) = options.gate else { return Ok(None) };
         let file = Path::new(model).join(GATE);
         if !file.is_file() {
             return Err(Failure::bad_input(format!(
@@ -53,35 +59,38 @@ impl SkippedTiles {
     /// As many tiles, chosen by place, where a gate has chosen.
     pub(crate) fn by_place(&self) -> Option<Self> {
         match self {
-            Self::Threshold(_) => None,
+            Self::Threshold(_) | Self::Float8 => None,
             Self::Unchosen(chosen) => {
                 Some(Self::Unchosen(ChosenTiles { by: TileScores::Place, ..*chosen }))
             }
         }
     }
 
-    /// A bound graph that skips them, and of how many attentions.
-    pub(crate) fn skip(&self, graph: &Graph) -> Result<(Graph, usize), GraphError> {
+    /// A bound graph with it, and how many attentions differ.
+    pub(crate) fn of(&self, graph: &Graph) -> Result<(Graph, usize), GraphError> {
         match self {
             Self::Threshold(threshold) => skip_tiles(graph, *threshold),
             Self::Unchosen(chosen) => chosen.skip(graph),
+            Self::Float8 => attend_in_float8(graph),
         }
     }
 
-    /// The same with the counts of kept and of visible tiles as outputs.
-    pub(crate) fn skip_and_count(&self, graph: &Graph) -> Result<Graph, Failure> {
+    /// The same, at least one attention; counts of kept and of visible tiles are outputs if it skips
+    /// any.
+    pub(crate) fn counted(&self, graph: &Graph) -> Result<Graph, Failure> {
         let counting = match self {
             Self::Threshold(_) => count_tiles(&self.some(graph)?),
             Self::Unchosen(chosen) => chosen.skip_and_count(graph),
+            Self::Float8 => return self.some(graph),
         };
         counting.map_err(Failure::bad_input)
     }
 
-    /// A graph that skips them in one attention at least.
+    /// A graph of which one attention differs at least.
     fn some(&self, graph: &Graph) -> Result<Graph, Failure> {
-        let (skipping, count) = self.skip(graph).map_err(Failure::bad_input)?;
+        let (other, count) = self.of(graph).map_err(Failure::bad_input)?;
         if count > 0 {
-            return Ok(skipping);
+            return Ok(other);
         }
         let (option, expected) = match self {
             Self::Threshold(threshold) => (
@@ -92,6 +101,10 @@ impl SkippedTiles {
                 format!("--attention-gate {share}"),
                 format!("attention of more than {tile} queries and as many keys"),
             ),
+            Self::Float8 => (
+                "--attention-float8".to_owned(),
+                "attention of 128 queries and 256 keys at least".to_owned(),
+            ),
         };
         Err(Failure::bad_input(format!(
             "{option}: expected {expected}, found none in `{}`; leave the option out",
@@ -100,14 +113,14 @@ impl SkippedTiles {
     }
 }
 
-/// The bound graph of a model, which skips what was asked for.
+/// The bound graph of a model, with the attention that was asked for.
 pub(crate) fn applied(
-    skipping: Skipping,
+    options: AttentionOptions,
     model: (&str, &Model),
     graph: Graph,
 ) -> Result<Graph, Failure> {
-    match SkippedTiles::asked(skipping, model)? {
-        Some(tiles) => tiles.some(&graph),
+    match OtherAttention::asked(options, model)? {
+        Some(other) => other.some(&graph),
         None => Ok(graph),
     }
 }
