@@ -1,10 +1,10 @@
 //! Attention of long sequences multiplies codes of fp8.
 //!
-//! Queries, keys and values are rounded to e4m3 (`overdrive_ir::ops::float8_attention`): each query
-//! and each channel of the values has a scale of its own, blocks of keys share one. Gradients stay
-//! those of the numbers. cuDNN's backward is slower in fp8 than in 16 bits, and five products would
-//! need eight casts. Attention of a few queries, as in decoding, stays as it is. Invariant: so does
-//! attention that drops weights or skips tiles.
+//! Queries, keys and values are rounded to e4m3 (`overdrive_ir::ops::float8_attention`). Each query
+//! and each channel of the values has a scale of its own, and blocks of keys share one. Gradients
+//! stay those of the numbers. cuDNN's backward is slower in fp8 than in 16 bits, and five products
+//! would need eight casts. Attention of a few queries, as in decoding, stays as it is. Invariant:
+//! so does attention that drops weights or skips tiles.
 
 use crate::recognise;
 use overdrive_ir::ops::block_scale::ScaleFormat;

@@ -48,7 +48,8 @@ pub struct Float8 {
     /// averages out their errors (Micikevicius et al., arXiv:2209.05433, keep them wider too).
     #[serde(default)]
     pub last: bool,
-    /// Whether attention's forward multiplies codes too ([`attend_in_float8`](crate::attend_in_float8)).
+    /// Whether attention's forward multiplies codes too, by
+    /// [`attend_in_float8`](crate::attend_in_float8).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub attention: bool,
 }

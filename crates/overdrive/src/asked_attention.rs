@@ -20,7 +20,7 @@ const TILE: &str = "tile";
 /// Metadata of that file: the checksum of the model whose attention the gate has learnt.
 const MODEL: &str = "checksum_of_model";
 
-/// What differs.
+/// Attention that differs from the model's own.
 pub(crate) enum OtherAttention {
     /// It skips tiles whose weights are below this share of the largest.
     Threshold(f64),
@@ -31,7 +31,7 @@ pub(crate) enum OtherAttention {
 }
 
 impl OtherAttention {
-    /// That which the command line asks for, of the model that it names and that was read there.
+    /// The one that the command line asks for, of the model that it names and that was read there.
     pub(crate) fn asked(
         options: AttentionOptions,
         (model, read): (&str, &Model),
@@ -75,8 +75,8 @@ impl OtherAttention {
         }
     }
 
-    /// The same, at least one attention; counts of kept and of visible tiles are outputs if it skips
-    /// any.
+    /// The same, where one attention differs at least. If it skips tiles, counts of kept and of
+    /// visible ones are outputs.
     pub(crate) fn counted(&self, graph: &Graph) -> Result<Graph, Failure> {
         let counting = match self {
             Self::Threshold(_) => count_tiles(&self.some(graph)?),

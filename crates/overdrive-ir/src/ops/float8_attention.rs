@@ -95,7 +95,7 @@ impl Op for Float8Attention {
         let numbers = [q.clone(), k.clone(), Self::by_key(v)].map(|ty| ty.with_dtype(self.to));
         let numbers = Types { operands: &numbers, regions: types.regions };
         let lse = self.attention.check(&numbers, captures)?;
-        // Of a query, of a block of keys, of a channel of the values.
+        // A row is a query, a key, or a channel of the values.
         for ((name, of), scale) in [("q", q), ("k", k), ("v", v)].into_iter().zip(scales) {
             let mut shape = of.shape.clone();
             shape.0[3] = Dim::Size(1);

@@ -87,10 +87,10 @@ pub(crate) struct AttentionOptions {
     #[arg(long = "attention-gate", value_name = "SHARE", value_parser = share,
         conflicts_with = "threshold")]
     pub gate: Option<f64>,
-    /// Attention multiplies codes of fp8: queries, keys, values and weights in e4m3, each with scales.
-    /// Attention of fewer than 128 queries or 256 keys stays as it is. Faster on Hopper in bf16 or
-    /// f16 with heads of up to 128 channels; other devices compute the same more slowly [default: in
-    /// the model's format]
+    /// Attention multiplies codes of fp8: queries, keys, values and weights in e4m3, with scales.
+    /// Attention of fewer than 128 queries or 256 keys stays as it is. A Hopper GPU has a kernel
+    /// for bf16 and f16, which pays from about 8,000 tokens on. Other devices compute the same more
+    /// slowly [default: in the model's format]
     #[arg(long = "attention-float8", conflicts_with_all = ["threshold", "gate"])]
     pub float8: bool,
 }

@@ -220,8 +220,8 @@ pub(super) fn of_numbers(call: &KernelCall) -> (DType, [usize; 2]) {
     (call.operands[0].ty.dtype, widths)
 }
 
-/// The source of a kernel: the type of the output, channels of q and of v, the printed functions of
-/// its regions, and the kernel's own text.
+/// The source of a kernel: the printed functions of its regions, and its own text. It is for an
+/// output of this type, and so many channels of q and of v.
 pub(super) fn specialised(
     name: &str,
     (dtype, [d, values]): (DType, [usize; 2]),

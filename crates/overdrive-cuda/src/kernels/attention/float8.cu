@@ -6,10 +6,10 @@
 // - A row keeps the number that its scores are relative to until one lies SLACK above it. Weights
 //   up to 2^(OFFSET + SLACK) still fit into e4m3, and few blocks have sums to multiply.
 // - Weights stay in the registers in which scores were. A thread has two neighbouring columns of
-//   scores, but four neighbouring keys of weights. So keys 4 u and 4 u + 1 are rows 2 u and 2 u + 1
-//   of a block in shared memory, and keys 4 u + 2 and 4 u + 3 those of its second half.
-// Tensor cores keep 14 bits or so of a sum, which therefore moves to f32 after some blocks, or once
-// its row is relative to another number.
+//   scores, but four neighbouring keys of weights. So the first two keys of
+//   four are neighbours in a block's first half in shared memory, the others in its second.
+// Tensor cores keep 14 bits or so of a sum. So it moves to f32 after some blocks, or once its row
+// is relative to another number.
 //
 // Warpgroups take no turns: these gained nothing.
 //
@@ -17,8 +17,8 @@
 // factors of the output.
 //
 // Text before gives KEYS, CONSUMERS, STAGES, PLACES, the instructions `wgmma` and
-// `wgmma_of_registers`, block_mask.cuh if there is a mask function, strides of the scales, and
-// SCALE_KEYS that share one. `Element` is the output's.
+// `wgmma_of_registers`, block_mask.cuh if there is a mask function, and walk.cuh. It also gives
+// strides of the scales, and SCALE_KEYS that share one. `Element` is the output's.
 
 constexpr int QUERIES = OWN * CONSUMERS;
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;

@@ -82,7 +82,7 @@ fn declines(op: &Operation, operands: &[TensorType]) -> Option<Decline> {
 /// Whether TMA can copy boxes of a view: rows are dense, and all is aligned to 16 bytes.
 fn is_copied(view: &View) -> bool {
     let lies = |(size, &stride): (usize, &i64)| {
-        size == 1 || (stride > 0 && stride as usize * view.ty.dtype.bits() % 128 == 0)
+        size == 1 || (stride > 0 && (stride as usize * view.ty.dtype.bits()).is_multiple_of(128))
     };
     view.strides[3] == 1
         && view.ty.sizes().into_iter().zip(&view.strides).take(3).all(lies)
@@ -166,7 +166,7 @@ struct CompiledFloat8Attention {
     /// q, k, v and the output.
     places: [ViewStart; 4],
     lse: Option<ViewStart>,
-    /// Of q, k and v.
+    /// Those of q, k and v.
     scales: [ViewStart; 3],
     /// Counter by which the blocks of a launch take tasks. Each launch resets it at its end.
     counter: DeviceBytes,

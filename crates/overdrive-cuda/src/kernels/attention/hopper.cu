@@ -13,8 +13,8 @@
 // rows past the end are zeros that TMA fills in and clips.
 //
 // Text before gives KEYS, CONSUMERS, STAGES, PLACES of queries, the instructions `wgmma` and
-// `wgmma_of_registers`, block_mask.cuh if there is a mask function, and walk.cuh. With a threshold it defines
-// SKIPS and gives LIMIT, its logarithm to base 2.
+// `wgmma_of_registers`, block_mask.cuh if there is a mask function, and walk.cuh. With a
+// threshold it defines SKIPS and gives LIMIT, its logarithm to base 2.
 
 constexpr int QUERIES = OWN * CONSUMERS;
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;

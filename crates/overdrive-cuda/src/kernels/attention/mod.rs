@@ -4,10 +4,11 @@
 //! For 16-bit floats `hopper.cu` uses the tensor cores of Hopper, `tensor.cu` those of every GPU.
 //! Few queries have `decode.cu` over few keys, cut by `cut`, and `decode_long.cu` over many, cut by
 //! `decode_long`. Both also take keys and values that are codes (`coded`). `tiled.cu` is for every
-//! other case. Attention whose products are of codes has `float8.cu`, by `float8`. `region` prints score and mask functions into all of them, `dropout` the constants
-//! of dropped weights. `call` chooses; every kernel is given a `shape`, and `compiled` launches
-//! most of them. `block_mask` finds the blocks of keys that a mask function hides. `grad.cu` has
-//! the gradients on Hopper, `captures.cu` the gradients of captured tensors.
+//! other case. Attention whose products are of codes has `float8.cu`, by `float8`. `region` prints
+//! score and mask functions into all of them, `dropout` the constants of dropped weights. `call`
+//! chooses; every kernel is given a `shape`, and `compiled` launches most of them. `block_mask`
+//! finds the blocks of keys that a mask function hides. `grad.cu` has the gradients on Hopper,
+//! `captures.cu` the gradients of captured tensors.
 //!
 //! Sources: Dao, "FlashAttention-2", arXiv:2307.08691; Dong et al.,
 //! "Flex attention", arXiv:2412.05496.

@@ -2,7 +2,7 @@
 //!
 //! The text is cut into windows, which are decoded token by token as generation decodes. With codes
 //! in the cache the same windows are decoded with numbers too, and windows are compared in pairs.
-//! If attention is other than the model's own, windows are as long as the model takes and are read
+//! With other attention than the model's own, windows are as long as the model takes. They are read
 //! whole, since attention of one token stays as it is. Tiles that a gate chose are held against as
 //! many chosen by place.
 
@@ -156,7 +156,8 @@ fn judge_attention(
     let (mut own, with, skipped, told) = judged(other)?;
     let mut line = match skipped {
         Some(skipped) => format!(
-            "perplexity {with:.4} with {skipped:.1} % of tiles skipped, {before:.4} with all: {told}"
+            "perplexity {with:.4} with {skipped:.1} % of tiles skipped, {before:.4} with all: \
+             {told}"
         ),
         None => format!(
             "perplexity {with:.4} with attention in fp8, {before:.4} with the model's own: {told}"
