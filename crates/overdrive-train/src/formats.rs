@@ -42,11 +42,7 @@ pub const FORMATS: &[NamedFormats] = &[
     plain("f16", F16, "Contractions in f16, the loss scaled"),
     fp8("fp8", (F8E5M2, Tensor, Delayed), "Linear layers in e4m3, gradients e5m2, delayed scales"),
     with_head(fp8("fp8-head", (F8E5M2, Tensor, Delayed), "As fp8, the last layer in fp8 too")),
-    with_attention(fp8(
-        "fp8-attention",
-        (F8E5M2, Tensor, Delayed),
-        "As fp8, attention's forward too",
-    )),
+    with_attention(fp8("fp8-attention", (F8E5M2, Tensor, Delayed), "As fp8, attention too")),
     fp8("fp8-e4m3", (F8E4M3, Tensor, Delayed), "As fp8, gradients in e4m3 too"),
     fp8("fp8-current", (F8E5M2, Tensor, Current), "As fp8, the scale of each tensor from itself"),
     fp8("fp8-e4m3-current", (F8E4M3, Tensor, Current), "As fp8-current, gradients in e4m3 too"),
