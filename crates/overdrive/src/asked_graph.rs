@@ -59,8 +59,8 @@ impl<'a> AskedModel<'a> {
         if subject.training {
             if let Some(option) = subject.attention.option() {
                 return Err(Failure::bad_input(format!(
-                    "{option}: expected a forward pass, found --training; tiles are skipped for \
-                     inference, so leave out one of the two"
+                    "{option}: expected a forward pass, found --training; it is for inference, so \
+                     leave out one of the two. Training has --dtype fp8-attention"
                 )));
             }
             let workload = trained(workload, subject, &step)?;

@@ -33,7 +33,7 @@ pub(super) struct Generation<'a> {
     pub(super) format: Option<DType>,
     /// Codes of the cache; `None` keeps numbers of that format.
     pub(super) codes: Option<CacheCodes>,
-    /// The model that skips tiles of attention, where that was asked for.
+    /// The model with other attention than its own, where that was asked for.
     pub(super) attending: Option<AttendingModel<'a>>,
     pub(super) sampling: Sampling,
     /// This rank, of several.
