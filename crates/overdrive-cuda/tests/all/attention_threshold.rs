@@ -6,14 +6,12 @@
 //! of scores of 0 has weights of 0.14: a tile too many or too few changes the log-sum-exp by more
 //! than its tolerance.
 
-use crate::support::gpu;
+use crate::support::{gpu, outputs_of};
 use overdrive_ir::eval::{States, eval, philox};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::threshold::{TILE, kept_tiles};
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
-use overdrive_ir::{
-    Array, Backend, Buffer, Builder, Compare, DType, Graph, Mode, State, Tensor, Tuning,
-};
+use overdrive_ir::{Array, Builder, Compare, DType, Graph};
 use testkit::{Tolerance, compare};
 
 const SCORE: f64 = 2.0;
@@ -109,34 +107,13 @@ impl Case {
         assert!(skipped > 0 && skipped < all, "{self:?}: {skipped} of {all}");
         let Some(backend) = gpu() else { return };
         let expected = eval(&self.graph(&inputs), &inputs, &mut States::new());
-        let [found, again] = [self.outputs(&backend, &inputs), self.outputs(&backend, &inputs)];
+        let [found, again] = [(); 2].map(|()| outputs_of(&backend, &self.graph(&inputs), &inputs));
         let tolerance = |dtype| Tolerance::new(dtype, self.sizes[4], 4.0);
         for ((expected, found), again) in expected.iter().zip(&found).zip(&again) {
             assert!(found.bytes() == again.bytes(), "{self:?}: a second run gives other bits");
             compare(expected, &Array::from(found), tolerance(expected.dtype))
                 .unwrap_or_else(|e| panic!("{self:?}: {e}"));
         }
-    }
-
-    /// Outputs of a call, in buffers that held NaN.
-    fn outputs(self, backend: &dyn Backend, inputs: &[Array]) -> Vec<Tensor> {
-        let graph = self.graph(inputs);
-        let compiled = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
-        let mut session = compiled.session().unwrap();
-        let mut state = State::initial(&graph, backend).unwrap();
-        let inputs: Vec<Buffer> =
-            inputs.iter().map(|x| backend.upload(&x.to_tensor()).unwrap()).collect();
-        let poisoned = |port: &overdrive_ir::Port| {
-            let ty = graph.ty(port.value);
-            let poison = vec![f64::NAN; ty.elements()];
-            let mut buffer = backend.output(ty).unwrap();
-            let poison = Tensor::from_f64(ty.dtype, ty.shape.clone(), &poison);
-            backend.write(&mut buffer, &poison).unwrap();
-            buffer
-        };
-        let mut outputs: Vec<Buffer> = graph.outputs().iter().map(poisoned).collect();
-        session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
-        outputs.iter().map(|output| backend.download(output).unwrap()).collect()
     }
 }
 
@@ -202,7 +179,10 @@ fn a_threshold_that_skips_nothing_gives_plain_attention() {
         let case = Case { threshold: Some(1e-30), ..Case::new(dtype, sizes, mask) };
         let inputs = case.inputs();
         let [found, plain] = [case, Case { threshold: None, ..case }].map(|case| {
-            case.outputs(&backend, &inputs).iter().map(Array::from).collect::<Vec<_>>()
+            outputs_of(&backend, &case.graph(&inputs), &inputs)
+                .iter()
+                .map(Array::from)
+                .collect::<Vec<_>>()
         });
         for (found, plain) in found.iter().zip(&plain) {
             let tolerance = Tolerance::new(found.dtype, case.sizes[4], 4.0);

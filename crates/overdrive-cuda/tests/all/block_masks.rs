@@ -7,14 +7,13 @@
 //! Long because all functions are held to the definition by one check, forward and backward.
 
 mod definition;
-use crate::support::gpu;
+use crate::support::{gpu, poisoned};
 use definition::{Results, Sizes};
 use overdrive_ir::eval::{States, eval, philox};
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
 use overdrive_ir::ops::{Attention, AttentionGrad, Dropout};
 use overdrive_ir::{
-    Array, Backend, Buffer, Builder, Compare, DType, Expr, Graph, Mode, State, Tensor, TensorType,
-    Tuning,
+    Array, Backend, Buffer, Builder, Compare, DType, Expr, Graph, Mode, State, Tensor, Tuning,
 };
 use testkit::{Tolerance, compare};
 
@@ -258,14 +257,6 @@ impl Case {
         let tolerance = Tolerance::new(DType::F32, keys, 16.0);
         compare(&lse, &found[1], tolerance).map_err(|e| format!("lse {e}"))
     }
-}
-
-/// An output of NaN, so that a missing write is seen.
-fn poisoned(backend: &dyn Backend, ty: &TensorType) -> Buffer {
-    let poison = Tensor::from_f64(ty.dtype, ty.shape.clone(), &vec![f64::NAN; ty.elements()]);
-    let mut buffer = backend.output(ty).unwrap();
-    backend.write(&mut buffer, &poison).unwrap();
-    buffer
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
