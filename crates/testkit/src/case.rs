@@ -9,8 +9,7 @@
 
 use crate::prim_samples;
 use overdrive_ir::eval::philox;
-use overdrive_ir::ops::OPS;
-
+use overdrive_ir::ops::{Float8Attention, OPS};
 use overdrive_ir::{
     Array, Builder, Convolution, DType, Dim, DotGeneral, Fill, Graph, Operand, Operation, Prim,
     Sample, Shape, Tensor, TensorType, Types,
@@ -155,9 +154,15 @@ fn retype(region: &Graph, dtype: DType, sizes: &BTreeMap<String, usize>) -> Grap
     b.finish().unwrap_or_else(|e| panic!("region `{}` in {dtype}: {e}", region.name()))
 }
 
-/// A contraction with the types that follow from its operands'.
+/// A contraction with the types that follow from its operands'. Attention of codes has no operand
+/// of numbers to follow but its scales.
 fn follow(op: &Operation, dtype: DType) -> Operation {
     let accumulate = dtype.accumulation();
+    if let Some(of_codes) = op.composite::<Float8Attention>()
+        && of_codes.to == DType::F32
+    {
+        return Operation::from(Float8Attention { to: dtype, ..*of_codes });
+    }
     match op.prim() {
         Some(Prim::DotGeneral(dot)) => {
             Prim::DotGeneral(DotGeneral { accumulate, out: dtype, ..dot.clone() }).into()
