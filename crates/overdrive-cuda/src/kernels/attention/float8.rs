@@ -1,27 +1,21 @@
-//! `float8_attention` on Hopper's tensor cores: the calls that `float8.cu` takes, and the launch.
+//! `float8_attention` on Hopper's tensor cores: the calls that `float8.cu` takes.
 
-use std::ffi::c_void;
-use std::sync::Arc;
-
-use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::Float8Attention;
 use overdrive_ir::ops::attention::find_mask;
-use overdrive_ir::plan::{KernelCall, SlotId, View};
+use overdrive_ir::plan::{KernelCall, View};
 use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 
-use super::block_mask::{BlockMask, CompiledBlockMask, Lists, MaskGrid};
+use super::block_mask::{BlockMask, Lists};
 use super::call::{HEADS, WALK, specialised};
-use super::hopper::{COUNTER_BYTES, LINE, OWN, SLACK, boxes};
+use super::hopper::{LINE, SLACK, boxes};
+use super::persistent::{OWN, PersistentAttention, Tasks};
 use super::region;
 use super::shape::{AttentionShape, together};
-use crate::Error;
 use crate::compiler::{Architecture, KernelSource};
-use crate::entry::Entry;
 use crate::kernels::line::{Compile, Launched, NamedKernel, PrintedCall, Sources};
 use crate::kernels::nest::ViewStart;
-use crate::launch::{Addresses, Launch, Refusal, Site};
-use crate::memory::DeviceBytes;
-use crate::tensor_map::{Boxes, Extent, Maps};
+use crate::launch::{Refusal, Site};
+use crate::tensor_map::{Boxes, Extent};
 use crate::wgmma;
 
 /// Keys of a block: a line of values.
@@ -160,22 +154,6 @@ fn boxes_of_keys(view: &View) -> Boxes {
     Boxes::new(view.ty.dtype, extents, [LINE, 2, KEYS / 4])
 }
 
-struct CompiledFloat8Attention {
-    entry: Entry,
-    maps: Maps,
-    /// q, k, v and the output.
-    places: [ViewStart; 4],
-    lse: Option<ViewStart>,
-    /// Those of q, k and v.
-    scales: [ViewStart; 3],
-    /// Counter by which the blocks of a launch take tasks. Each launch resets it at its end.
-    counter: DeviceBytes,
-    shape: AttentionShape,
-    mask: Option<CompiledBlockMask>,
-    captures: Vec<SlotId>,
-    workspace_bytes: usize,
-}
-
 fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) -> Launched {
     let op = (op_of(op), regions);
     let source = source(call, op)?;
@@ -194,59 +172,11 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
     }
     let query_bytes = PLACES * OWN * CONSUMERS * LINE * (values * 2).div_ceil(LINE);
     let key_bytes = STAGES * LINE * (KEYS + values + ONES);
-    let config = LaunchConfig {
-        grid_dim: (tasks.min(site.device.properties().multiprocessors as usize) as u32, 1, 1),
-        block_dim: ((CONSUMERS as u32 + 1) * 128, 1, 1),
-        shared_mem_bytes: (SLACK + query_bytes + key_bytes) as u32,
+    let tasks = Tasks {
+        boxes: [boxes(q, OWN * CONSUMERS), boxes_of_keys(k), boxes(v, values), boxes(out, OWN)],
+        own: Float8Attention::OPERANDS,
+        consumers: CONSUMERS,
+        shared_bytes: SLACK + query_bytes + key_bytes,
     };
-    let counter = DeviceBytes::new(site.device, COUNTER_BYTES)?;
-    counter.fill(0)?;
-    let mask = block_mask(call, op)?;
-    let captures = &call.operands[Float8Attention::OPERANDS..];
-    let maps = vec![boxes(q, OWN * CONSUMERS), boxes_of_keys(k), boxes(v, values), boxes(out, OWN)];
-    Ok(Box::new(CompiledFloat8Attention {
-        entry: Entry::new(site.device, (&source, "attention"), config)?,
-        maps: Maps::new(maps),
-        places: [q, k, v, out].map(ViewStart::new),
-        lse: call.results[1].as_ref().map(ViewStart::new),
-        scales: [3, 4, 5].map(|i| ViewStart::new(&call.operands[i])),
-        counter,
-        shape,
-        mask: mask
-            .map(|mask| CompiledBlockMask::new(site, (mask, shape), &source, captures.len()))
-            .transpose()?,
-        workspace_bytes: mask.map_or(0, BlockMask::scratch_bytes),
-        captures: captures.iter().map(|view| view.slot).collect(),
-    }))
-}
-
-impl Launch for CompiledFloat8Attention {
-    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        let mut maps = self.maps.at(&self.places.map(|place| place.of(addresses)))?;
-        let mut lse = self.lse.map_or(0, |place| place.of(addresses));
-        let mut scales = self.scales.map(|place| place.of(addresses));
-        let mut captures: Vec<u64> = self.captures.iter().map(|&slot| addresses.of(slot)).collect();
-        let mask = self.mask.as_ref();
-        let mask = mask.map(|mask| mask.make(stream, addresses.workspace(), &captures));
-        let mut mask: Option<MaskGrid> = mask.transpose()?;
-        let (mut counter, mut shape) = (self.counter.address(), self.shape);
-        let mut parameters: Vec<*mut c_void> =
-            maps.iter_mut().map(|map| (&raw mut *map).cast()).collect();
-        parameters.extend([
-            (&raw mut lse).cast::<c_void>(),
-            (&raw mut scales).cast(),
-            (&raw mut counter).cast(),
-            (&raw mut shape).cast(),
-        ]);
-        parameters.extend(mask.iter_mut().map(|mask| (mask as *mut MaskGrid).cast::<c_void>()));
-        parameters
-            .extend(captures.iter_mut().map(|capture| (capture as *mut u64).cast::<c_void>()));
-        // SAFETY: the parameters are those of the kernel, whose copies keep to the maps and whose
-        // other stores keep to the rows of the shape.
-        unsafe { self.entry.launch(stream, &mut parameters) }
-    }
-
-    fn workspace_bytes(&self) -> usize {
-        self.workspace_bytes
-    }
+    PersistentAttention::compile(site, call, tasks, (&source, shape, block_mask(call, op)?))
 }

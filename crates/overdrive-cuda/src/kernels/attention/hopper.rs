@@ -1,4 +1,4 @@
-//! Attention on Hopper's tensor cores: the calls that it takes, their tile, and the launch.
+//! Attention on Hopper's tensor cores: the calls that it takes, and their tile.
 //!
 //! Measured on an H200 in bf16, causal, counting half of the products:
 //! - 16 heads of 128 channels, B 4, T 4,096: 571 TFLOP/s; the portable kernel 220.
@@ -6,27 +6,19 @@
 //!
 //! Up to 128 queries or keys the portable kernel is as fast or faster.
 
-use std::ffi::c_void;
-use std::sync::Arc;
-
-use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::DType;
 use overdrive_ir::ops::attention::threshold;
-use overdrive_ir::plan::{KernelCall, SlotId, View};
+use overdrive_ir::plan::{KernelCall, View};
 
-use super::block_mask::{BlockMask, CompiledBlockMask, MaskGrid};
+use super::block_mask::BlockMask;
+use super::persistent::{OWN, PersistentAttention, Tasks};
 use super::shape::AttentionShape;
-use crate::Error;
 use crate::compiler::KernelSource;
-use crate::entry::Entry;
 use crate::kernels::nest::ViewStart;
-use crate::launch::{Addresses, Launch, Refusal, Site};
-use crate::memory::DeviceBytes;
-use crate::tensor_map::{Boxes, Extent, Maps};
+use crate::launch::{Launch, Refusal, Site};
+use crate::tensor_map::{Boxes, Extent};
 use crate::wgmma;
 
-/// Rows of a warpgroup: queries, or keys.
-pub(super) const OWN: usize = 64;
 /// Bytes of a line of shared memory, which a box has for each row.
 pub(super) const LINE: usize = 128;
 /// Blocks of keys, and of values, in flight.
@@ -42,8 +34,6 @@ const MANY: usize = 2048;
 /// Keys of a tile that a threshold skips. Its queries are those of a warpgroup.
 const SKIPPED_KEYS: usize = threshold::TILE[1];
 const _: () = assert!(threshold::TILE[0] == OWN);
-/// Size of `Counter` of `walk.cuh`.
-pub(super) const COUNTER_BYTES: usize = 8;
 
 /// Operations on scores and weights, by the registers that they take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,20 +145,6 @@ pub(super) fn boxes(view: &View, rows: usize) -> Boxes {
     Boxes::new(view.ty.dtype, [3, 2, 1, 0].map(extent), [LINE * 8 / view.ty.dtype.bits(), rows])
 }
 
-struct CompiledHopperAttention {
-    entry: Entry,
-    maps: Maps,
-    /// q, k, v and the output.
-    places: [ViewStart; 4],
-    lse: Option<ViewStart>,
-    /// Counter by which the blocks of a launch take tasks. Each launch resets it at its end.
-    counter: DeviceBytes,
-    shape: AttentionShape,
-    mask: Option<CompiledBlockMask>,
-    captures: Vec<SlotId>,
-    workspace_bytes: usize,
-}
-
 /// Compiles a call for its tile.
 pub(super) fn compile(
     site: &Site<'_>,
@@ -178,53 +154,12 @@ pub(super) fn compile(
 ) -> Result<Box<dyn Launch>, Refusal> {
     let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
     let out = call.results[0].as_ref().expect("a tile is of calls that have an output");
-    let tasks = shape.tasks(tile.queries());
-    let config = LaunchConfig {
-        grid_dim: (tasks.min(site.device.properties().multiprocessors as usize) as u32, 1, 1),
-        block_dim: ((tile.consumers as u32 + 1) * 128, 1, 1),
-        shared_mem_bytes: tile.shared_bytes([q, v].map(|view| view.ty.sizes()[3])) as u32,
-    };
-    let counter = DeviceBytes::new(site.device, COUNTER_BYTES)?;
-    counter.fill(0)?;
-    let captures = call.operands.len() - 3;
     let rows = [(q, tile.queries()), (k, tile.keys), (v, tile.keys), (out, OWN)];
-    Ok(Box::new(CompiledHopperAttention {
-        entry: Entry::new(site.device, (source, "attention"), config)?,
-        maps: Maps::new(rows.map(|(view, rows)| boxes(view, rows)).into()),
-        places: rows.map(|(view, _)| ViewStart::new(view)),
-        lse: call.results[1].as_ref().map(ViewStart::new),
-        counter,
-        shape,
-        mask: mask
-            .map(|mask| CompiledBlockMask::new(site, (mask, shape), source, captures))
-            .transpose()?,
-        workspace_bytes: mask.map_or(0, BlockMask::scratch_bytes),
-        captures: call.operands[3..].iter().map(|view| view.slot).collect(),
-    }))
-}
-
-impl Launch for CompiledHopperAttention {
-    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        let mut maps = self.maps.at(&self.places.map(|place| place.of(addresses)))?;
-        let lse = self.lse.map_or(0, |place| place.of(addresses));
-        let mut captures: Vec<u64> = self.captures.iter().map(|&slot| addresses.of(slot)).collect();
-        let mask = self.mask.as_ref();
-        let mask = mask.map(|mask| mask.make(stream, addresses.workspace(), &captures));
-        let mut mask: Option<MaskGrid> = mask.transpose()?;
-        let (mut buffers, mut shape) = ([lse, self.counter.address()], self.shape);
-        let mut parameters: Vec<*mut c_void> =
-            maps.iter_mut().map(|map| (&raw mut *map).cast()).collect();
-        parameters.extend(buffers.iter_mut().map(|buffer| (buffer as *mut u64).cast::<c_void>()));
-        parameters.push((&raw mut shape).cast());
-        parameters.extend(mask.iter_mut().map(|mask| (mask as *mut MaskGrid).cast::<c_void>()));
-        parameters
-            .extend(captures.iter_mut().map(|capture| (capture as *mut u64).cast::<c_void>()));
-        // SAFETY: the parameters are those of the kernel, whose copies keep to the maps and whose
-        // other stores keep to the rows of the shape.
-        unsafe { self.entry.launch(stream, &mut parameters) }
-    }
-
-    fn workspace_bytes(&self) -> usize {
-        self.workspace_bytes
-    }
+    let tasks = Tasks {
+        boxes: rows.map(|(view, rows)| boxes(view, rows)),
+        own: 3,
+        consumers: tile.consumers,
+        shared_bytes: tile.shared_bytes([q, v].map(|view| view.ty.sizes()[3])),
+    };
+    PersistentAttention::compile(site, call, tasks, (source, shape, mask))
 }

@@ -6,7 +6,8 @@
 //! `decode_long`. Both also take keys and values that are codes (`coded`). `tiled.cu` is for every
 //! other case. Attention whose products are of codes has `float8.cu`, by `float8`. `region` prints
 //! score and mask functions into all of them, `dropout` the constants of dropped weights. `call`
-//! chooses; every kernel is given a `shape`, and `compiled` launches most of them. `block_mask`
+//! chooses; every kernel is given a `shape`. `persistent` launches those whose blocks take tasks,
+//! `compiled` most others. `block_mask`
 //! finds the blocks of keys that a mask function hides. `grad.cu` has the gradients on Hopper,
 //! `captures.cu` the gradients of captured tensors.
 //!
@@ -25,6 +26,7 @@ mod float8;
 pub(super) mod grad;
 mod homes;
 mod hopper;
+mod persistent;
 mod region;
 mod shape;
 mod slopes;
