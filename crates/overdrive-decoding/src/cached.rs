@@ -294,6 +294,11 @@ impl<'a> CachedDecoder<'a> {
         self.pool.as_ref().map_or(Ok(()), |pool| pool.holds(most))
     }
 
+    /// Its caches, with room for tokens as it was rounded.
+    pub fn caches(&self) -> Caches {
+        self.caches
+    }
+
     /// Sequences that are decoded together.
     pub fn sequences(&self) -> usize {
         self.caches.sequences

@@ -24,6 +24,7 @@ use overdrive_bench::session_calls::Calls;
 use overdrive_bench::status::{Physics, Status};
 use overdrive_bench::subject::Subject;
 use overdrive_bench::work::Work;
+use overdrive_ir::DType;
 use resources::{Resources, resources};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -191,7 +192,8 @@ fn complete(
     };
     let work = entry.workload.work();
     measurement.statuses.extend(impossible(entry, &work, measurement));
-    measurement.ceiling_shares = shares(&context.probes.ceilings, entry, &work, measurement);
+    let of = (entry.device.threads, entry.dtype);
+    measurement.ceiling_shares = shares(&context.probes.ceilings, of, &work, measurement);
     measurement.work = Some(work);
     // Quantities that cannot be measured are absent; the case ran all the same.
     if let Some(Ok(Resources { memory, copies, energy })) =
@@ -226,18 +228,17 @@ fn record(context: &Context<'_>, case: Case, baseline: Option<&Case>, outcome: O
     Record { case, baseline, seed: context.sampling.seed, command, outcome }
 }
 
-/// Rates as shares of the ceilings of the same device: bandwidth, and products in the entry's type.
-fn shares(
+/// Rates as shares of the ceilings of the same threads: bandwidth, and products in a type.
+pub(crate) fn shares(
     ceilings: &[Ceiling],
-    entry: &Entry<'_>,
+    (threads, dtype): (u32, DType),
     work: &Work,
     measurement: &Measurement,
 ) -> Vec<CeilingShare> {
     let Some(latency) = &measurement.latency else { return vec![] };
-    let dtype = format!(" {} ", entry.dtype);
+    let dtype = format!(" {dtype} ");
     let applies = |c: &&Ceiling| {
-        c.threads == entry.device.threads
-            && (c.kind == CeilingKind::Bandwidth || c.name.contains(&dtype))
+        c.threads == threads && (c.kind == CeilingKind::Bandwidth || c.name.contains(&dtype))
     };
     let share = |c: &Ceiling| c.share(work, latency.summary.median_ns);
     ceilings.iter().filter(applies).map(share).collect()

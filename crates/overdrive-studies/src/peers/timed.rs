@@ -57,6 +57,8 @@ pub(crate) struct Timed<'a> {
     _folder: Rc<TempDir>,
     current: usize,
     names: Vec<String>,
+    /// Whether times of its device are left out, beside others that only the host times.
+    by_host_clock: bool,
     /// Costs that were paid once.
     pub(crate) overhead: Overhead,
     /// Bytes of its parameters, where it says so.
@@ -118,9 +120,16 @@ impl<'a> Timed<'a> {
             _folder: Rc::clone(&given.folder),
             current: 0,
             names,
+            by_host_clock: false,
             overhead,
             weight_bytes,
         })
+    }
+
+    /// The same timed by the host's clock alone.
+    pub(crate) fn by_host_clock(mut self) -> Self {
+        self.by_host_clock = true;
+        self
     }
 
     fn ask<T: serde::de::DeserializeOwned>(&self, what: &str, more: Value) -> Result<T, Failure> {
@@ -255,7 +264,8 @@ impl Subject for Timed<'_> {
 
     fn sample(&mut self, calls: Range<u64>, _: &dyn Clock) -> Result<Reading, Failure> {
         let spans: Spans = self.ask("sample", json!({ "calls": calls.end - calls.start }))?;
-        Ok(Reading { device_ns: spans.device_ns, ..Reading::host(spans.host_ns) })
+        let device_ns = spans.device_ns.filter(|_| !self.by_host_clock);
+        Ok(Reading { device_ns, ..Reading::host(spans.host_ns) })
     }
 }
 
