@@ -1,5 +1,5 @@
 //! Low-rank adapters: each chosen weight W `[N, K]` gets A `[r, K]` and B `[N, r]`. The layer
-//! computes `x Wᵀ + s (x Aᵀ) Bᵀ` with `s = alpha / r`.
+//! computes `x Wᵀ + (s x Aᵀ) Bᵀ` with `s = alpha / r`.
 //!
 //! B begins as zeros, so that the graph begins unchanged. The products stay apart while the
 //! adapters learn. With W + s B A in one product, backward would need the gradient of that sum. It
@@ -112,8 +112,10 @@ impl Lora {
                 } else {
                     up.slice_axis(0, rows.start, rows.end)
                 };
-                let added = operands[0].linear(down.t(), None).linear(up.t(), None);
-                results[0] = results[0] + added * self.scale();
+                // The scale is that of the few numbers between the adapters. Then sums are the end of
+                // a product, and the gradient of a result needs no pass of its own.
+                let between = operands[0].linear(down.t(), None) * self.scale();
+                results[0] = results[0] + between.linear(up.t(), None);
             }
             node.results.iter().zip(results).for_each(|(v, new)| map[v.0 as usize] = Some(new));
         }
