@@ -13,6 +13,11 @@ use std::path::Path;
 /// Bytes of a file that are read at a time.
 const PIECE: usize = 1 << 20;
 
+/// XXH3-128 of these bytes.
+pub fn hash(bytes: &[u8]) -> u128 {
+    twox_hash::XxHash3_128::oneshot(bytes)
+}
+
 /// Size and hash of a file as it was written.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Checksum {
@@ -28,8 +33,7 @@ impl Checksum {
     }
 
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        let hash = twox_hash::XxHash3_128::oneshot(bytes);
-        Self { bytes: bytes.len() as u64, xxh3_128: format!("{hash:032x}") }
+        Self { bytes: bytes.len() as u64, xxh3_128: format!("{:032x}", hash(bytes)) }
     }
 
     /// That of a file, which is read in pieces.

@@ -43,6 +43,20 @@ pub enum FileError {
         /// Its size.
         bytes: u64,
     },
+    /// Another program made a file shorter while it was read.
+    #[error(
+        "{}: expected {expected} bytes, as when it was opened, found {found}; another program made \
+         it shorter: write the file again, then repeat the command",
+        path.display()
+    )]
+    Shortened {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes when it was opened.
+        expected: u64,
+        /// Its bytes now.
+        found: u64,
+    },
     /// Bytes that are no UTF-8.
     #[error(
         "{}, line {line}: expected UTF-8 text, found other bytes at offset {offset}; convert the \

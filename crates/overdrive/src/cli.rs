@@ -8,6 +8,7 @@ mod explain;
 mod optimize;
 mod quantize;
 mod shared;
+mod tokens;
 mod train;
 mod values;
 
@@ -15,6 +16,7 @@ pub(crate) use explain::{Explain, SubjectArguments};
 pub(crate) use optimize::{FormatName, Optimize};
 pub(crate) use quantize::{ExportName, MetricName, Quantize};
 pub(crate) use shared::{AttentionOptions, Isa, Machine, RankOptions, Replacing};
+pub(crate) use tokens::Tokens;
 pub(crate) use train::Train;
 pub(crate) use values::{CacheName, ModeName, Precision};
 
@@ -97,6 +99,9 @@ pub(crate) enum Command {
     /// Continues a text: decoding with a cache of keys and values
     #[command(after_help = examples::GENERATE)]
     Generate(Generate),
+    /// Text to a token file, which `train` and `quantize` read at once
+    #[command(after_help = examples::TOKENS)]
+    Tokens(Tokens),
     /// Trains a model on data, and scores it on samples that it has not seen
     #[command(after_help = examples::TRAIN)]
     Train(Train),

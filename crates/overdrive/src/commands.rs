@@ -19,6 +19,7 @@ mod report;
 mod resume;
 mod run;
 mod texts;
+mod tokens;
 mod train;
 
 use crate::cli::{Arguments, Command};
@@ -38,6 +39,7 @@ pub(crate) fn run(command: Command, stop: &Stop) -> Result<Exit, Failure> {
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments, stop),
         Command::Generate(arguments) => generate::generate(&arguments, stop),
+        Command::Tokens(arguments) => tokens::tokens(&arguments, stop),
         Command::Train(arguments) => train::train(&arguments, stop),
         Command::Optimize(arguments) => optimize::optimize(&arguments, stop),
         Command::Quantize(arguments) => quantize::quantize(&arguments, stop),

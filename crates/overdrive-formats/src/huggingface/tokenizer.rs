@@ -9,6 +9,7 @@ mod guard;
 
 use crate::FormatError;
 use guard::guarded;
+use overdrive_files::Digest;
 use std::path::{Path, PathBuf};
 
 /// Text to token ids and back.
@@ -127,6 +128,46 @@ impl Tokenizer {
             *bytes += text.len() as u32 - before;
         }
         Ok(tokens)
+    }
+
+    /// The same tokenizer for a text of any length. Its file may ask for a cut to a number of
+    /// tokens, or for filling, which this one leaves out.
+    #[must_use]
+    pub fn for_long_texts(&self) -> Self {
+        let TokenizerKind::File(tokenizer, path) = &self.0 else { return self.clone() };
+        let mut whole = tokenizer.clone();
+        whole.with_padding(None);
+        whole.with_truncation(None).expect("no cut fits every tokenizer");
+        Self(TokenizerKind::File(whole, path.clone()))
+    }
+
+    /// A checksum of all that decides its ids: two tokenizers that share it give the same tokens.
+    pub fn digest(&self) -> String {
+        let text = match &self.0 {
+            TokenizerKind::Bytes => "bytes".to_owned(),
+            TokenizerKind::File(tokenizer, _) => {
+                tokenizer.to_string(false).expect("a tokenizer that was read is plain data")
+            }
+        };
+        let mut digest = Digest::default();
+        digest.add(text.as_bytes());
+        digest.finish()
+    }
+
+    /// Its file, for messages; of bytes `bytes`.
+    pub fn name(&self) -> String {
+        match &self.0 {
+            TokenizerKind::Bytes => "bytes".to_owned(),
+            TokenizerKind::File(_, path) => path.display().to_string(),
+        }
+    }
+
+    /// The id of a token by its text, as `<|endoftext|>`.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        match &self.0 {
+            TokenizerKind::Bytes => None,
+            TokenizerKind::File(tokenizer, _) => tokenizer.token_to_id(token),
+        }
     }
 
     /// Ids are below this.

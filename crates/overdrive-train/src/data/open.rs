@@ -23,7 +23,7 @@ pub enum Dataset {
 const BUILT_IN: &str = "builtin:";
 
 /// `digits`, `text` (the two novels), or a file by its ending: `.csv`, `.npz`, IDX
-/// (`*-images-idx3-ubyte`, also `.gz`); any other file is a text.
+/// (`*-images-idx3-ubyte`, also `.gz`); any other file is a token file or a text.
 ///
 /// # Errors
 /// When the file cannot be read or is not what its ending says.
@@ -80,16 +80,18 @@ pub fn open_as(name: &str, reading: &Reading) -> Result<Dataset, TrainError> {
 }
 
 impl Dataset {
-    /// A text in the tokens of a `tokenizer.json`, for a model of ids below `vocabulary`.
+    /// A text in the tokens of a `tokenizer.json`, for a model of ids below `vocabulary`. A token
+    /// file is given as it is.
     ///
     /// # Errors
-    /// When this is no text, or the file is no tokenizer or knows other ids.
+    /// When this is no text, or a token file of another tokenizer; when the file is no tokenizer or
+    /// knows other ids.
     pub fn encoded(self, tokenizer: &Path, vocabulary: usize) -> Result<Self, TrainError> {
         let Self::Text(tokens) = self else {
             let (expected, remedy) = ("text beside a tokenizer", "leave the tokenizer out");
             return Err(TrainError::invalid("data", expected, "labelled samples", remedy));
         };
-        Ok(Self::Text(Arc::new(tokens.encoded(&Tokenizer::read(tokenizer, vocabulary)?)?)))
+        Ok(Self::Text(tokens.encoded(&Tokenizer::read(tokenizer, vocabulary)?)?))
     }
 
     /// The meaning of the columns, for a table.

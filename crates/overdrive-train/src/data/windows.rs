@@ -9,9 +9,6 @@ use sha2::{Digest, Sha256};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Tokens that are hashed at a time.
-const HASHED: u64 = 1 << 16;
-
 /// Windows into a range of tokens.
 #[derive(Clone, Debug)]
 pub struct Windows {
@@ -55,13 +52,7 @@ impl Split for Windows {
 
     fn hash(&self) -> Result<String, TrainError> {
         let mut hash = Sha256::new();
-        let mut at = self.range.start;
-        while at < self.range.end {
-            let count = HASHED.min(self.range.end - at);
-            let tokens = self.tokens.read(at, count as usize)?;
-            tokens.iter().for_each(|t| hash.update(t.to_le_bytes()));
-            at += count;
-        }
+        self.tokens.hash(self.range.clone(), &mut hash)?;
         Ok(hex(hash))
     }
 }

@@ -14,5 +14,6 @@ mod quantize_aware;
 mod ranks;
 mod recipes;
 mod texts;
+mod tokens;
 mod trained;
 mod training;

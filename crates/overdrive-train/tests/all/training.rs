@@ -243,7 +243,7 @@ fn a_model_learns_and_the_seed_decides_everything() {
 }
 
 /// Stops after some steps.
-struct StopAfter(u64);
+pub(crate) struct StopAfter(pub(crate) u64);
 
 impl Observer for StopAfter {
     fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {

@@ -21,6 +21,9 @@ pub(super) const PROFILE: &str = r#"Examples:
 pub(super) const GENERATE: &str = r#"Examples:
   overdrive generate models/gpt2 --prompt "Once upon a time"
   overdrive generate models/gpt2 --prompt "Once" --temperature 0.8 --top-k 40 --seed 7"#;
+pub(super) const TOKENS: &str = r#"Examples:
+  overdrive tokens book.txt --tokenizer models/gpt2 -o book.tokens
+  overdrive tokens web.jsonl --tokenizer models/gpt2 --separator "<|endoftext|>" -o web.tokens"#;
 pub(super) const TRAIN: &str = r#"Examples:
   overdrive train --data flowers.csv --label species -o model
   overdrive train models/gpt2 --data book.txt --lora 8 --adapter -o tuned"#;

@@ -15,7 +15,8 @@ pub(crate) struct Train {
     /// A built-in model; or, to train it further, a folder (also in Hugging Face's format) or a
     /// .gguf file [default: one sized to --data]
     pub model: Option<String>,
-    /// `digits`, `text`, or a file: .csv, .npz, IDX (*-images-idx3-ubyte), any other is UTF-8 text.
+    /// `digits`, `text`, or a file: .csv, .npz, IDX (*-images-idx3-ubyte), a token file of
+    /// `overdrive tokens`, any other is UTF-8 text.
     /// For a classifier in Hugging Face's format: .csv or .jsonl with `text` (or `sentence`) and
     /// `label`
     #[arg(long, value_name = "DATA")]
@@ -28,8 +29,8 @@ pub(crate) struct Train {
     /// if all are numbers, some with a fraction; else classes]
     #[arg(long, value_name = "KIND")]
     pub target: Option<TargetName>,
-    /// For text: a tokenizer.json whose ids the model knows [default: the model's, else a token a
-    /// byte]
+    /// For text: a tokenizer.json whose ids the model knows. A token file must be of it [default:
+    /// the model's, else a token a byte]
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
     /// Number formats of contractions; parameters stay in f32

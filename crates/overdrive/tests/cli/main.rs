@@ -48,5 +48,6 @@ mod results;
 mod run_model;
 mod signals;
 mod tables;
+mod tokens;
 mod usage;
 mod working_folder;

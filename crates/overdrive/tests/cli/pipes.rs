@@ -44,6 +44,7 @@ fn files_that_are_named_are_not_waited_for() {
         "train text-transformer --data p -o out",
         "train text-transformer --data /dev/zero -o out",
         "train text-transformer --data text --tokenizer p.json -o out",
+        "tokens x.npz --tokenizer p.json -o out",
         "quantize digits-mlp --mode int8-static --data p.npz -o out",
         "report p.json --out out",
         "report p.html --out out",

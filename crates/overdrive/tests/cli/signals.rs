@@ -78,7 +78,7 @@ impl Underway {
     }
 
     /// Waits for a file or a folder.
-    fn makes(&mut self, path: &Path) {
+    pub(crate) fn makes(&mut self, path: &Path) {
         while !path.exists() {
             assert!(
                 self.child.try_wait().unwrap().is_none(),
@@ -96,6 +96,12 @@ impl Underway {
     pub(crate) fn send(&mut self, signal: &str) -> &mut Self {
         send(signal, self.child.id());
         self
+    }
+
+    /// Ends it without a word to it.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     pub(crate) fn end(&mut self) -> Outcome {

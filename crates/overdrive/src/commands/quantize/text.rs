@@ -60,8 +60,7 @@ pub(super) fn samples<'a>(
         return Err(wrong(&format!("`{name}`, which is labelled samples")));
     };
     let tokenizer = model.tokenizer.as_ref().expect("only a model with a tokenizer reads text");
-    let text = text.encoded(tokenizer).map_err(Failure::bad_input)?;
-    let text = Dataset::Text(Arc::new(text));
+    let text = Dataset::Text(text.encoded(tokenizer).map_err(Failure::bad_input)?);
     let graph = template.graph_of(&template.dimensions).map_err(Failure::bad_input)?;
     let tokens = template.dimensions["tokens"];
     match model.architecture.task() {

@@ -218,7 +218,7 @@ fn windows(arguments: &Train, model: &Pretrained, tokens: usize) -> Result<Parts
     };
     let given = given_tokenizer(arguments, model)?;
     let tokenizer = tokenizer(given.as_ref(), model)?;
-    let text = Dataset::Text(Arc::new(text.encoded(tokenizer).map_err(failure)?));
+    let text = Dataset::Text(text.encoded(tokenizer).map_err(failure)?);
     let parts = text.windows(tokens).map_err(failure)?;
     let few = |split: Arc<dyn Split>| -> Arc<dyn Split> { Arc::new(Subset::evenly(split, JUDGED)) };
     Ok(Parts { validation: few(parts.validation), test: few(parts.test), ..parts })
