@@ -13,7 +13,7 @@ mod writer;
 
 pub use checked::{checked, checksum};
 pub use config::{Config, Otherwise};
-pub use folder_weights::{FolderWeights, read_weights};
+pub use folder_weights::{FolderWeights, has_weights, read_weights};
 pub use tokenizer::Tokenizer;
 pub use writer::{CONTENTS, write, write_adapter};
 
@@ -24,11 +24,7 @@ use std::path::Path;
 /// Whether a folder means to be one of these, whatever else is wrong with it.
 pub fn is_at(folder: &Path) -> bool {
     let text = read_text(&folder.join("config.json"), SETTINGS).unwrap_or_default();
-    let is_stored = |name: &&str| {
-        folder.join(name).exists() || folder.join(format!("{name}.index.json")).exists()
-    };
-    text.contains("\"model_type\"")
-        || (folder_weights::FILES.iter().any(is_stored) && !text.contains("overdrive_model"))
+    text.contains("\"model_type\"") || (has_weights(folder) && !text.contains("overdrive_model"))
 }
 
 /// The template of a model's conversations, if its folder has one.

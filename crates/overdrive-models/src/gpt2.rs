@@ -8,7 +8,8 @@
 
 use crate::parameters::{Activation, NORMAL, bias, f32s, layer_norm};
 use crate::span::{ScoreOptions, Sequence, Span};
-use overdrive_ir::{Builder, Expr, Graph, GraphError};
+use crate::transformer::residual_std;
+use overdrive_ir::{Builder, Expr, Graph, GraphError, Init};
 
 /// Sizes of a GPT-2.
 #[derive(Clone, PartialEq, Debug)]
@@ -65,7 +66,7 @@ impl Gpt2 {
         let depth = width / self.heads;
         let parts = {
             let _scope = b.scope("c_attn");
-            let (w, bias) = (weight(b, width, 3 * width), bias(b, 3 * width));
+            let (w, bias) = (weight(b, [width, 3 * width], NORMAL), bias(b, 3 * width));
             [0, 1, 2].map(|i| {
                 let columns = [i * width, (i + 1) * width];
                 let part = |x: Expr<'b>, axis| x.slice_axis(axis, columns[0], columns[1]);
@@ -77,13 +78,18 @@ impl Gpt2 {
             self.heads,
             depth,
         );
-        affine(joined, "c_proj", [width, width])
+        affine(joined, "c_proj", [width, width], self.residual())
     }
 
     fn ffn<'b>(&self, x: Expr<'b>) -> Expr<'b> {
         let _scope = x.builder().scope("mlp");
-        let hidden = self.activation.of(affine(x, "c_fc", [self.width, self.hidden]));
-        affine(hidden, "c_proj", [self.hidden, self.width])
+        let hidden = self.activation.of(affine(x, "c_fc", [self.width, self.hidden], NORMAL));
+        affine(hidden, "c_proj", [self.hidden, self.width], self.residual())
+    }
+
+    /// Initial values of the projections into the residual stream.
+    fn residual(&self) -> Init {
+        Init::Normal { std: residual_std(self.layers), seed: 0 }
     }
 
     fn norm<'b>(&self, x: Expr<'b>, name: &str) -> Expr<'b> {
@@ -91,12 +97,12 @@ impl Gpt2 {
     }
 }
 
-fn weight(b: &Builder, inputs: usize, outputs: usize) -> Expr<'_> {
-    b.state("weight", f32s([inputs, outputs]), NORMAL)
+fn weight(b: &Builder, [inputs, outputs]: [usize; 2], init: Init) -> Expr<'_> {
+    b.state("weight", f32s([inputs, outputs]), init)
 }
 
-fn affine<'b>(x: Expr<'b>, name: &str, [inputs, outputs]: [usize; 2]) -> Expr<'b> {
+fn affine<'b>(x: Expr<'b>, name: &str, shape: [usize; 2], init: Init) -> Expr<'b> {
     let b = x.builder();
     let _scope = b.scope(name);
-    x.linear(weight(b, inputs, outputs), Some(bias(b, outputs)))
+    x.linear(weight(b, shape, init), Some(bias(b, shape[1])))
 }

@@ -8,6 +8,7 @@
 
 pub mod bert;
 mod blocks;
+mod built_in_llama;
 mod cache;
 pub mod clip;
 mod conv;
@@ -26,6 +27,7 @@ pub mod vit;
 pub mod whisper;
 
 pub use blocks::Stack;
+pub use built_in_llama::{LLAMA_CONTEXT, LLAMA_ROTARY_BASE, built_in_llama};
 pub use cache::{CacheCodes, Caches, Pages};
 pub use experts::{ExpertNames, Experts};
 pub use mlp::{TABLE_MLP, table_mlp};
@@ -33,3 +35,4 @@ pub use parameters::{Activation, Bias};
 pub use registry::{BuiltInModel, MODELS, UnknownModel, find};
 pub use rotary::Rotary;
 pub use span::Span;
+pub use transformer::STD as INITIAL_STD;

@@ -121,7 +121,12 @@ impl Llama {
     /// # Errors
     /// When sizes do not fit together.
     pub fn build(&self, span: Span) -> Result<Graph, GraphError> {
-        let b = Builder::new("llama");
+        self.build_named("llama", span)
+    }
+
+    /// The same under a name of its own.
+    pub(crate) fn build_named(&self, name: &str, span: Span) -> Result<Graph, GraphError> {
+        let b = Builder::new(name);
         let sequence = Sequence::begin(&b, span);
         let table = f32s([self.vocabulary, self.width]);
         let tokens = b.state_named("model.embed_tokens.weight", table.clone(), NORMAL);

@@ -1,6 +1,6 @@
 //! The table of models, and how a name finds one.
 
-use crate::{conv, gpt, mlp, transformer};
+use crate::{built_in_llama, conv, gpt, mlp, transformer};
 use overdrive_ir::{Graph, GraphError};
 
 /// A built-in model.
@@ -98,6 +98,24 @@ pub const MODELS: &[BuiltInModel] = &[
         dimensions: &[("batch", 1)],
         vocabulary: Some(gpt::VOCABULARY),
         notes: "27 GB in f32: for quantization, offload and several devices",
+    },
+    BuiltInModel {
+        name: "llama-135m",
+        summary: "30 layers x 576, 9 heads, 3 of keys, SwiGLU 1536, vocabulary 49,152, context \
+                  2,048: SmolLM-135M",
+        build: built_in_llama::llama_135m,
+        dimensions: &[("batch", 1)],
+        vocabulary: Some(built_in_llama::VOCABULARY_135M),
+        notes: "many narrow layers: grouped queries, rotary positions, RMS norms",
+    },
+    BuiltInModel {
+        name: "llama-1.1b",
+        summary: "22 layers x 2048, 32 heads, 4 of keys, SwiGLU 5632, vocabulary 32,000, context \
+                  2,048: TinyLlama",
+        build: built_in_llama::llama_1_1b,
+        dimensions: &[("batch", 1)],
+        vocabulary: Some(built_in_llama::VOCABULARY_1_1B),
+        notes: "a Llama of a size that one GPU trains",
     },
     BuiltInModel {
         name: "digits-mlp",

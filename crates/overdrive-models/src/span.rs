@@ -4,7 +4,7 @@
 //! A decoder is one function of the tokens; computing it token by token needs the keys and values
 //! of those before (`cache`). The graphs of a beginning and of a next token declare caches alike,
 //! and so share them. New keys and values are written in place at positions that are data, so that
-//! one executable serves every position. Invariant: all three spans give the same logits for the
+//! one executable serves every position. Invariant: all spans give the same logits for the
 //! same token after the same tokens, but for what a cache of codes rounds. Other sequences and
 //! their pages change nothing.
 
@@ -19,6 +19,8 @@ pub enum Span {
     /// x `[batch, tokens]` to all logits y `[batch, tokens, V]`; both dimensions are names, nothing
     /// is kept.
     Whole,
+    /// As `Whole`, of this many tokens: a built-in model has one length.
+    Fixed(usize),
     /// The beginning of a sequence: x `[1, tokens]` to y `[1, V]`, the logits at `position`.
     /// `position` is that of the last token that counts. The tokens behind it in x are padding, and
     /// are overwritten later. With caches for several sequences, the input `sequence` says whose
@@ -79,9 +81,13 @@ impl<'b> Sequence<'b> {
             |batch: Dim, tokens: Dim| b.input("x", TensorType::new(DType::I32, [batch, tokens]));
         let number = |name: &str| b.input(name, TensorType::scalar(DType::I64));
         match span {
-            Span::Whole => {
-                let ids = ids("batch".into(), "tokens".into());
-                let positions = b.iota(DType::I32, ["tokens"], 0);
+            Span::Whole | Span::Fixed(_) => {
+                let tokens = match span {
+                    Span::Fixed(tokens) => Dim::from(tokens),
+                    _ => "tokens".into(),
+                };
+                let ids = ids("batch".into(), tokens.clone());
+                let positions = b.iota(DType::I32, [tokens], 0);
                 Self { span, ids, positions, position: None, places: None, table: None }
             }
             Span::Prefill { tokens, caches } => {
@@ -154,7 +160,7 @@ impl<'b> Sequence<'b> {
         scores: ScoreOptions,
     ) -> Expr<'b> {
         match self.span {
-            Span::Whole => causal([q, k, v], scores),
+            Span::Whole | Span::Fixed(_) => causal([q, k, v], scores),
             Span::Prefill { caches, .. } => {
                 self.kept(layer, [k, v], caches);
                 causal([q, k, v], scores)

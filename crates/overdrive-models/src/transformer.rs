@@ -64,22 +64,22 @@ fn attention(x: Expr<'_>, size: TransformerSize) -> Expr<'_> {
     let [mixed, _] = split("query").attention(split("key"), split("value"), Attention::CAUSAL);
     let joined =
         mixed.transpose(&[0, 2, 1, 3]).reshape([Dim::from("batch"), context.into(), width.into()]);
-    linear(joined, "projection", [width, width], residual_std(size))
+    linear(joined, "projection", [width, width], residual_std(size.layers))
 }
 
 fn ffn(x: Expr<'_>, size: TransformerSize) -> Expr<'_> {
     let _scope = x.builder().scope("ffn");
     let hidden = linear(x, "expand", [size.width, 4 * size.width], STD).gelu(Approximation::Tanh);
-    linear(hidden, "contract", [4 * size.width, size.width], residual_std(size))
+    linear(hidden, "contract", [4 * size.width, size.width], residual_std(size.layers))
 }
 
 /// Standard deviation of initial weights.
-pub(crate) const STD: f64 = 0.02;
+pub const STD: f64 = 0.02;
 
 /// Each block adds twice to the residual stream, so its last layers start smaller by the root of
 /// that count.
-fn residual_std(size: TransformerSize) -> f64 {
-    STD / (2.0 * size.layers as f64).sqrt()
+pub(crate) fn residual_std(layers: usize) -> f64 {
+    STD / (2.0 * layers as f64).sqrt()
 }
 
 fn linear<'b>(x: Expr<'b>, name: &str, shape: [usize; 2], std: f64) -> Expr<'b> {

@@ -46,6 +46,9 @@ fn every_model_verifies_binds_and_reads_back() {
 fn parameter_counts_follow_from_the_sizes() {
     let gpt =
         |v: usize, t: usize, d: usize, layers: usize| 2 * v * d + t * d + layers * block(d) + 2 * d;
+    let llama = |[v, d, layers, keys, hidden]: [usize; 5], tables: usize| {
+        tables * v * d + layers * (2 * d * (d + keys) + 3 * d * hidden + 2 * d) + d
+    };
     for (name, count) in [
         ("mlp", 512 * 2048 + 2048 + 2048 * 2048 + 2048 + 2048 * 10 + 10),
         ("conv", 64 * 3 * 9 + 4 * 64 + 128 * 64 * 9 + 4 * 128 + 128 * 10 + 10),
@@ -56,18 +59,23 @@ fn parameter_counts_follow_from_the_sizes() {
         ("gpt-350m", gpt(50_304, 1024, 1024, 24)),
         ("gpt-1.3b", gpt(50_304, 1024, 2048, 24)),
         ("gpt-6.7b", gpt(50_304, 1024, 4096, 32)),
+        ("llama-135m", llama([49_152, 576, 30, 3 * 64, 1536], 1)),
+        ("llama-1.1b", llama([32_000, 2048, 22, 4 * 64, 5632], 2)),
         ("digits-mlp", 64 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10),
         ("digits-conv", 16 * 9 + 16 + 32 * 16 * 9 + 32 + 32 * 32 * 9 + 32 + 512 * 10 + 10),
         ("text-transformer", gpt(256, 128, 128, 5)),
     ] {
         assert_eq!(parameters(&build(name)), count, "{name}");
     }
-    assert_eq!(MODELS.len(), 12);
+    assert_eq!(MODELS.len(), 14);
     // The figures that the names promise; the untied head of gpt-125m adds 50,304 x 768 to GPT-2's
     // 124 M.
     assert_eq!(parameters(&build("gpt-125m")), 163_109_376);
     assert_eq!(parameters(&build("gpt-6.7b")) / 100_000_000, 68);
     assert_eq!(parameters(&build("text-transformer")) / 100_000, 10);
+    // As SmolLM-135M and TinyLlama are published.
+    assert_eq!(parameters(&build("llama-135m")), 134_515_008);
+    assert_eq!(parameters(&build("llama-1.1b")), 1_100_048_384);
 }
 
 #[test]
@@ -79,6 +87,7 @@ fn shapes_follow_the_batch() {
         ("quick-inference", 2, "f32[2, 128, 256]", "f32[2, 128, 256]"),
         ("quick-memory", 4, "f32[4, 256, 512]", "f32[4, 256, 512]"),
         ("gpt-125m", 3, "i32[3, 1024]", "f32[3, 1024, 50304]"),
+        ("llama-135m", 2, "i32[2, 2048]", "f32[2, 2048, 49152]"),
         ("digits-conv", 0, "f32[0, 1, 8, 8]", "f32[0, 10]"),
         ("text-transformer", 5, "i32[5, 128]", "f32[5, 128, 256]"),
     ] {

@@ -8,7 +8,7 @@
 //! that runs in their format keeps them. A folder that `quantize` wrote has codes in place of some
 //! weights. One of several ranks that decode together
 //! reads its part of each weight. Invariant: a model that was read has every weight, each of the
-//! type that its graph declares, or of a narrower float type.
+//! type that its graph declares, or of a narrower float type. One that begins anew has none.
 
 mod adapter;
 mod architecture;
@@ -18,6 +18,7 @@ mod coding;
 mod error;
 mod facts;
 mod fields;
+mod from_scratch;
 mod gpt2;
 mod labels;
 mod language;
@@ -74,6 +75,8 @@ pub struct Pretrained {
     pub labels: Option<Labels>,
     /// Its weights by the names of states, 16-bit ones as they are stored.
     pub weights: Tensors,
+    /// Standard deviation of the initial values of a model that has no weights yet.
+    initial_std: Option<f64>,
     /// The layers that have codes, if `quantize` wrote it.
     pub coding: Option<Coding>,
     /// Names of tensors in the files, if they differ from those of their states.
@@ -176,21 +179,16 @@ impl Pretrained {
             None => None,
         };
         let ends = source.ends()?;
-        let name = place
-            .canonicalize()
-            .ok()
-            .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-        let name = name.unwrap_or_else(|| place.display().to_string());
-        let is_plain = !architecture.pools() && coding.is_none() && facts.task != ModelTask::Other;
         let PretrainedSource { config, folder, .. } = source;
         Ok(Self {
-            name,
+            name: named(place),
             folder,
+            config: plain_config(&architecture, coding.as_ref(), &config),
             architecture,
-            config: is_plain.then(|| config.to_json()),
             described: config,
             labels,
             weights: tensors,
+            initial_std: None,
             coding,
             renamed,
             left_out,
@@ -219,6 +217,9 @@ impl Pretrained {
     /// it replaces.
     #[must_use]
     pub fn retrained(mut self, weights: &Tensors) -> Self {
+        if self.initial_std.take().is_some() {
+            self.weights = weights.clone();
+        }
         for (name, before) in &mut self.weights {
             if let Some(weight) = weights.get(name) {
                 *before = weight.convert(before.ty().dtype);
@@ -244,12 +245,20 @@ impl Pretrained {
     }
 
     fn loaded(&self, graph: Graph) -> Graph {
+        if let Some(std) = self.initial_std {
+            return from_scratch::beginning(graph, std);
+        }
         graph.with_initial_values(|name, ty| match self.weights.get(name) {
             None => Init::ZEROS,
             Some(w) if w.ty() == ty => Init::Value(w.clone()),
             Some(w) if w.ty().dtype.bits() > ty.dtype.bits() => Init::Value(w.convert(ty.dtype)),
             Some(w) => Init::Widened(w.clone()),
         })
+    }
+
+    /// Whether it has no weights yet, so that its states are drawn at random.
+    pub fn is_new(&self) -> bool {
+        self.initial_std.is_some()
     }
 
     /// Its coding, if a layer has codes: not of a folder whose weights are all floats.
@@ -316,6 +325,23 @@ impl Pretrained {
             config: self.config.clone(),
         })
     }
+}
+
+/// The name of a model: that of its folder or file.
+fn named(place: &Path) -> String {
+    let path = place.canonicalize().ok();
+    let name = path.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    name.unwrap_or_else(|| place.display().to_string())
+}
+
+/// The config.json of a model whose graph is all that it describes and no more.
+fn plain_config(
+    architecture: &Architecture,
+    coding: Option<&Coding>,
+    config: &Config,
+) -> Option<Value> {
+    let is_other = architecture.task() == ModelTask::Other;
+    (!architecture.pools() && coding.is_none() && !is_other).then(|| config.to_json())
 }
 
 /// Errs where the weights of a classifier's head are not there: the folder has its encoder alone.

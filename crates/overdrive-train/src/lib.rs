@@ -59,7 +59,8 @@ pub use quantize_aware::{Tuned, quantize_aware};
 pub use ranks::{DATA, sharded_step};
 pub use recipe::{Augmentation, EarlyStop, LossScaling, Recipe};
 pub use recipes::{
-    fine_tuning, fine_tuning_of_classes, gate_training, recipe_of, tuning_of, tuning_of_published,
+    fine_tuning, fine_tuning_of_classes, from_scratch, from_scratch_of_classes, gate_training,
+    recipe_of, tuning_of, tuning_of_published,
 };
 pub use run::{Ending, Fit, Fitted, Observer};
 pub use schedule::{Decay, Schedule};

@@ -15,8 +15,19 @@ pub fn recipe_of(model: &str) -> Recipe {
             ..digits(1_000, 2e-3, 0.1)
         },
         "text-transformer" => Recipe { steps: 650, batch: 16, ..language(4e-3) },
-        _ => Recipe { steps: 1_000, batch: 4, ..language(3e-4) },
+        _ => from_scratch(),
     }
+}
+
+/// Training of a language model from scratch.
+pub fn from_scratch() -> Recipe {
+    Recipe { steps: 1_000, batch: 4, ..language(3e-4) }
+}
+
+/// Training of a classifier of text from scratch: with more samples a step, since each has one
+/// label.
+pub fn from_scratch_of_classes() -> Recipe {
+    Recipe { batch: 16, ..from_scratch() }
 }
 
 /// How the trained model of this name is tuned further with quantized weights. It is a short run at

@@ -308,6 +308,21 @@ pub(crate) fn load_to_train(model: &str) -> Result<Model, Failure> {
     load_with(model, InitialWeights::Drawn)
 }
 
+/// The same, but a published architecture begins anew too.
+pub(crate) fn load_from_scratch(model: &str) -> Result<Model, Failure> {
+    if !is_published(model) {
+        return load_to_train(model);
+    }
+    std::mem::forget(files::about(model));
+    published(Pretrained::from_scratch(Path::new(model)))
+}
+
+/// Whether training makes a folder in Hugging Face's format of what the user named.
+pub(crate) fn is_trained_as_published(model: &str) -> bool {
+    let name = model.strip_prefix(BUILT_IN).unwrap_or(model);
+    is_published(model) || models::built_in_llama(name).is_some()
+}
+
 /// The model that the user named, to be decoded by several ranks: of a published one only the part
 /// of this rank.
 pub(crate) fn load_part(model: &str, rank: &dyn Communicator) -> Result<Model, Failure> {
@@ -365,8 +380,13 @@ fn load_with(model: &str, weights: InitialWeights) -> Result<Model, Failure> {
 }
 
 fn built_in(model: &models::BuiltInModel, weights: InitialWeights) -> Result<Model, Failure> {
-    let mut template = Template::built_in(model).map_err(Failure::harness)?;
     let name = model.name;
+    if weights == InitialWeights::Drawn
+        && let Some(new) = Pretrained::built_in(name).transpose()
+    {
+        return published(new);
+    }
+    let mut template = Template::built_in(model).map_err(Failure::harness)?;
     match (trained(name), weights) {
         (Some(trained), InitialWeights::Trained) => {
             note!("note: `{name}` has the trained weights that come with Overdrive");

@@ -26,7 +26,15 @@ pub struct FolderWeights {
 }
 
 /// Names of the one file and of the index of shards, in the order in which they are looked for.
-pub(super) const FILES: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
+const FILES: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
+
+/// Whether a folder has a file of weights, or an index of shards, whatever is wrong with it.
+pub fn has_weights(folder: &Path) -> bool {
+    let is_stored = |name: &&str| {
+        folder.join(name).exists() || folder.join(format!("{name}.index.json")).exists()
+    };
+    FILES.iter().any(is_stored)
+}
 
 /// Reads the weights of a folder: `model.safetensors`, the shards of
 /// `model.safetensors.index.json`, or `pytorch_model.bin` likewise. With `cuts`, only these parts
@@ -48,7 +56,11 @@ pub fn read_weights(folder: &Path, cuts: Option<&Cuts<'_>>) -> Result<FolderWeig
     }
     let expected = FILES.map(|name| format!("{name} or {name}.index.json")).join(", ");
     let error = FormatError::damaged(folder, "weights", expected, "neither");
-    Err(error.remedy("fetch the whole folder, or save the model with safetensors"))
+    let remedy = format!(
+        "fetch the whole folder, or train new weights: overdrive train {} --from-scratch",
+        folder.display()
+    );
+    Err(error.remedy(&remedy))
 }
 
 /// Reads the shards that an index lists.

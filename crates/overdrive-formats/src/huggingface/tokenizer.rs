@@ -5,6 +5,7 @@
 //! file is tried before it is accepted. Invariant: the ids that a tokenizer gives are below the
 //! vocabulary that it was opened for.
 
+mod bytes;
 mod guard;
 
 use crate::FormatError;
@@ -72,20 +73,24 @@ impl Tokenizer {
         Ok(Self(TokenizerKind::File(Box::new(tokenizer), path.to_owned())))
     }
 
-    /// The content of its tokenizer.json, which bytes have none of.
+    /// The content of the tokenizer.json that it was read from; bytes were read from none.
     pub(crate) fn to_json(&self) -> Option<serde_json::Value> {
         let TokenizerKind::File(tokenizer, _) = &self.0 else { return None };
         let text = tokenizer.to_string(false).expect("a tokenizer that was read is plain data");
         Some(serde_json::from_str(&text).expect("a tokenizer is written as JSON"))
     }
 
-    /// Writes it as a tokenizer.json, which bytes have none of.
+    /// Writes it as a tokenizer.json.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn write(&self, path: &Path) -> Result<(), FormatError> {
-        let TokenizerKind::File(tokenizer, _) = &self.0 else { return Ok(()) };
-        let text = tokenizer.to_string(false).expect("a tokenizer that was read is plain data");
+        let text = match &self.0 {
+            TokenizerKind::Bytes => bytes::tokenizer().to_string(),
+            TokenizerKind::File(tokenizer, _) => {
+                tokenizer.to_string(false).expect("a tokenizer that was read is plain data")
+            }
+        };
         std::fs::write(path, text).map_err(FormatError::io(path, "write"))
     }
 

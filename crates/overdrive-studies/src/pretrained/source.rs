@@ -41,6 +41,11 @@ pub(super) fn is_at(place: &Path) -> bool {
 }
 
 impl PretrainedSource {
+    /// A config without files beside it.
+    pub(super) fn of_config(config: Config) -> Self {
+        Self { config, folder: None, file: None }
+    }
+
     pub(super) fn read(place: &Path) -> Result<Self, FormatError> {
         let Some(path) = file_at(place) else {
             let config = Config::read(&place.join("config.json"))?;

@@ -7,6 +7,7 @@
 mod classifiers;
 mod coded_decoding;
 mod fine_tune;
+mod from_scratch;
 mod gguf_written;
 mod halves;
 mod pretrained;

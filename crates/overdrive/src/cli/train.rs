@@ -15,6 +15,10 @@ pub(crate) struct Train {
     /// A built-in model; or, to train it further, a folder (also in Hugging Face's format) or a
     /// .gguf file [default: one sized to --data]
     pub model: Option<String>,
+    /// For a folder in Hugging Face's format: trains new weights for its config.json, which may be
+    /// all that it holds. Weights in the folder are ignored
+    #[arg(long)]
+    pub from_scratch: bool,
     /// `digits`, `text`, or a file: .csv, .npz, IDX (*-images-idx3-ubyte), a token file of
     /// `overdrive tokens`, any other is UTF-8 text.
     /// For a classifier in Hugging Face's format: .csv or .jsonl with `text` (or `sentence`) and
@@ -77,7 +81,8 @@ pub(crate) struct Train {
     /// for a table, else never]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: Option<u32>,
-    /// For a model in Hugging Face's format: tokens of each sample [default: 128, or its longest]
+    /// For a model in Hugging Face's format: tokens of each sample [default: 128, from scratch 2048;
+    /// or its longest]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub tokens: Option<u32>,
     /// Trains low-rank adapters beside the linear layers of attention and feed-forward layers.

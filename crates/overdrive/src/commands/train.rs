@@ -100,8 +100,8 @@ fn train_alone_or_as(
     let steps = recipe.steps;
     let interrupted = |done, but| interrupted((done, steps), &checkpoint, but, arguments);
     let backend = opened.backend.as_ref();
-    let has_learnt = task.published.is_some() && is_first;
-    let before = match has_learnt {
+    let had_learnt = task.published.as_ref().is_some_and(|published| !published.is_new());
+    let before = match had_learnt && is_first {
         true => {
             Some(score(&task, backend, &task.model, stop)?.ok_or_else(|| interrupted(done, ""))?)
         }
@@ -203,7 +203,7 @@ fn place(arguments: &Train) -> Result<Place, Failure> {
     inputs.extend(arguments.recipe.as_deref());
     let request =
         PlaceRequest { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
-    let contents = match arguments.model.as_deref().is_some_and(model::is_published) {
+    let contents = match arguments.model.as_deref().is_some_and(model::is_trained_as_published) {
         true => huggingface::CONTENTS,
         false => ModelFolder::CONTENTS,
     };

@@ -14,6 +14,7 @@ mod eval;
 mod examples;
 mod explain;
 mod fine_tune;
+mod from_scratch;
 mod fuzz;
 mod generate;
 #[cfg(target_os = "linux")]

@@ -6,13 +6,15 @@ use crate::cli::Train;
 use crate::commands::texts::{self, Length};
 use crate::failure::Failure;
 use crate::model::{self, Model};
+use crate::terminal::note;
 use overdrive::formats::huggingface::Tokenizer;
 use overdrive::ir::Graph;
 use overdrive::studies::Template;
 use overdrive::studies::pretrained::{ModelTask as Gives, Pretrained};
 use overdrive::train::data::{Dataset, Parts, Reading, Split, Subset, open, open_as};
 use overdrive::train::{
-    EarlyStop, Formats, Recipe, fine_tuning, fine_tuning_of_classes, gate_training, recipe_of,
+    EarlyStop, Formats, Recipe, fine_tuning, fine_tuning_of_classes, from_scratch,
+    from_scratch_of_classes, gate_training, recipe_of,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +24,8 @@ const JUDGED: u64 = 64;
 /// Most tokens of a text that judge a model which learnt from scratch, in windows that are spread
 /// evenly over the test part. The mean of so many is known to a fraction of a per cent.
 const JUDGED_TOKENS: u64 = 1 << 19;
+/// Most tokens of a window of text that a published architecture learns from scratch.
+const TOKENS_FROM_SCRATCH: usize = 2048;
 /// Tiles of a row of text that gates learn from.
 const TILES: usize = 16;
 
@@ -42,11 +46,13 @@ impl TrainingRun {
     /// The run that the command line requests.
     pub(super) fn open(arguments: &Train) -> Result<Self, Failure> {
         let Some(name) = &arguments.model else { return Self::ours(arguments, None) };
-        let found = model::load_to_train(name)?;
-        let template = found.template()?;
+        let found = match arguments.from_scratch {
+            true => model::load_from_scratch(name)?,
+            false => model::load_to_train(name)?,
+        };
         match found {
-            Model::Pretrained(published) => Self::fine_tune(arguments, (template, published)),
-            _ => Self::ours(arguments, Some(template)),
+            Model::Pretrained(published) => Self::published(arguments, *published),
+            ours => Self::ours(arguments, Some(ours.template()?)),
         }
     }
 
@@ -56,6 +62,7 @@ impl TrainingRun {
             ("--tokens", arguments.tokens.is_some()),
             ("--adapter", arguments.adapter),
             ("--gate", arguments.gate.is_some()),
+            ("--from-scratch", arguments.from_scratch),
         ] {
             if is_given {
                 let found = arguments.model.as_deref().unwrap_or("no MODEL");
@@ -93,8 +100,7 @@ impl TrainingRun {
         }
         let mut parts = data.parts(&template.graph, fold).map_err(failure)?;
         if matches!(data, Dataset::Text(_)) {
-            let windows = (JUDGED_TOKENS / tokens_of(&template.graph)).max(1);
-            parts.test = Arc::new(Subset::evenly(parts.test, windows));
+            parts = judged(parts, tokens_of(&template.graph));
         }
         Ok(Self {
             model: template.graph.clone(),
@@ -106,12 +112,11 @@ impl TrainingRun {
         })
     }
 
-    /// A published decoder goes on learning from a text, in windows of one length; a classifier
-    /// from labelled texts.
-    fn fine_tune(
-        arguments: &Train,
-        (template, published): (Template, Box<Pretrained>),
-    ) -> Result<Self, Failure> {
+    /// A published decoder learns from a text, in windows of one length; a classifier from labelled
+    /// texts. It goes on, or is new.
+    fn published(arguments: &Train, published: Pretrained) -> Result<Self, Failure> {
+        let published = if published.is_new() { new(arguments, published)? } else { published };
+        let template = published.template().map_err(Failure::harness)?;
         let name = &published.name;
         let task = published.architecture.task();
         for (option, is_given) in [
@@ -148,7 +153,13 @@ impl TrainingRun {
         let asked = arguments.tokens.map(|tokens| tokens as usize);
         // A gate learns from rows of several tiles.
         let of_tiles = |tile: u32| (TILES * tile as usize).min(published.architecture.context());
-        let usual = arguments.gate.map_or(template.dimensions["tokens"], of_tiles);
+        let usual = match arguments.gate {
+            Some(tile) => of_tiles(tile),
+            None if published.is_new() && task == Gives::Decoder => {
+                TOKENS_FROM_SCRATCH.min(published.architecture.context())
+            }
+            None => template.dimensions["tokens"],
+        };
         if let (Some(tile), Gives::Classifier) = (arguments.gate, task) {
             return Err(Failure::bad_input(format!(
                 "--gate {tile}: expected a decoder of text, found `{name}`, which is a classifier; \
@@ -157,6 +168,8 @@ impl TrainingRun {
         }
         let gate = arguments.gate.map(|tile| tile as usize);
         let recipe = match task {
+            Gives::Classifier if published.is_new() => from_scratch_of_classes(),
+            _ if published.is_new() => from_scratch(),
             Gives::Classifier => Recipe {
                 beside_lora: head(&published, &template),
                 ..fine_tuning_of_classes(arguments.lora)
@@ -182,7 +195,7 @@ impl TrainingRun {
         };
         Ok(Self {
             template,
-            published: Some(published),
+            published: Some(Box::new(published)),
             model,
             recipe,
             parts,
@@ -199,11 +212,46 @@ impl TrainingRun {
     }
 }
 
+/// The parts of a text for a model that learns from scratch, in windows of so many tokens.
+fn judged(parts: Parts, tokens: u64) -> Parts {
+    let windows = (JUDGED_TOKENS / tokens).max(1);
+    Parts { test: Arc::new(Subset::evenly(parts.test, windows)), ..parts }
+}
+
 /// Tokens of a sample of a language model.
 fn tokens_of(model: &Graph) -> u64 {
     let x = model.inputs().iter().find(|port| port.name == "x");
     let size = x.and_then(|x| model.ty(x.value).shape.0.last()?.size());
     size.map_or(1, |size| size.max(1) as u64)
+}
+
+/// A model with new weights, and with the tokens that it will have learnt.
+fn new(arguments: &Train, model: Pretrained) -> Result<Pretrained, Failure> {
+    for (option, is_given) in
+        [("--lora", arguments.lora.is_some()), ("--gate", arguments.gate.is_some())]
+    {
+        if is_given {
+            return Err(Failure::bad_input(format!(
+                "{option}: expected a model that has learnt, found `{}` with new weights; leave \
+                 the option out, or train a folder with weights without --from-scratch",
+                model.name
+            )));
+        }
+    }
+    let bytes = Tokenizer::BYTES;
+    let is_decoder = model.architecture.task() == Gives::Decoder;
+    let may_read_bytes = is_decoder && model.architecture.vocabulary() >= bytes.vocabulary();
+    let tokenizer = match given_tokenizer(arguments, &model)? {
+        None if model.tokenizer.is_none() && may_read_bytes => {
+            note!("note: no tokenizer.json, so a token is a byte; --tokenizer FILE gives others");
+            Some(bytes)
+        }
+        given => given,
+    };
+    match tokenizer {
+        Some(tokenizer) => model.with_tokenizer(tokenizer).map_err(Failure::harness),
+        None => Ok(model),
+    }
 }
 
 /// The parts of a text in the model's own tokens.
@@ -220,6 +268,9 @@ fn windows(arguments: &Train, model: &Pretrained, tokens: usize) -> Result<Parts
     let tokenizer = tokenizer(given.as_ref(), model)?;
     let text = Dataset::Text(text.encoded(tokenizer).map_err(failure)?);
     let parts = text.windows(tokens).map_err(failure)?;
+    if model.is_new() {
+        return Ok(judged(parts, tokens as u64));
+    }
     let few = |split: Arc<dyn Split>| -> Arc<dyn Split> { Arc::new(Subset::evenly(split, JUDGED)) };
     Ok(Parts { validation: few(parts.validation), test: few(parts.test), ..parts })
 }
