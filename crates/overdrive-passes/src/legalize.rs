@@ -22,7 +22,11 @@ pub fn legalize(
             return None;
         }
         let reason = target.kernel(&Call::of(node, &types)).err()?;
-        let reason = reason.reason(&target.description().device);
+        let mut reason = reason.reason(&target.description().device);
+        let codes = node.op.composite::<Float8Linear>();
+        if codes.is_some_and(|codes| codes.granularity.multiplies_numbers()) {
+            reason += "; the numbers of codes are multiplied in bf16, slower than without codes";
+        }
         notes.push(Note::Expanded { op: node.op.name(), scope: node.scope.to_string(), reason });
         let flat = expansion(node, operands, target);
         // The scope names the origin of the primitives, so that fused ops made of them have a name.

@@ -61,7 +61,16 @@ impl Study for Training {
         match (context.device().is_accelerator(), context.is_brief()) {
             (true, true) => of("gpt-125m", 4, &LARGE[..2], &PARTS[..1]),
             (true, false) => {
-                let all = ["bf16", "f16", "fp8", "fp8-head", "fp8-e4m3", "fp8-current", "fp8-rows"];
+                let all = [
+                    "bf16",
+                    "f16",
+                    "fp8",
+                    "fp8-head",
+                    "fp8-e4m3",
+                    "fp8-current",
+                    "fp8-rows",
+                    "fp8-mx",
+                ];
                 of("gpt-125m", 16, &all, &PARTS);
                 of("gpt-350m", 16, LARGE, &PARTS);
                 of("gpt-1.3b", 8, LARGE, &PARTS);
@@ -69,7 +78,8 @@ impl Study for Training {
             }
             (false, true) => of("text-transformer", 2, &["f32", "bf16"], &PARTS_OF_HOST),
             (false, false) => {
-                let all = ["f32", "bf16", "f16", "fp8", "fp8-e4m3", "fp8-current", "fp8-rows"];
+                let all =
+                    ["f32", "bf16", "f16", "fp8", "fp8-e4m3", "fp8-current", "fp8-rows", "fp8-mx"];
                 of("text-transformer", 8, &all, &PARTS_OF_HOST);
             }
         }

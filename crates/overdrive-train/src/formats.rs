@@ -7,7 +7,7 @@ use crate::{Recipe, TrainError};
 use overdrive_files::SETTINGS;
 use overdrive_ir::DType;
 use overdrive_ir::DType::{BF16, F8E4M3, F8E5M2, F16, F32};
-use overdrive_ir::ops::float8_linear::Float8Granularity::{self, Block, Row, Tensor};
+use overdrive_ir::ops::float8_linear::Float8Granularity::{self, Block, Mx, Row, Tensor};
 use overdrive_passes::Float8;
 use overdrive_passes::Scaling::{self, Current, Delayed};
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,7 @@ pub const FORMATS: &[NamedFormats] = &[
     fp8("fp8-e4m3-current", (F8E4M3, Tensor, Current), "As fp8-current, gradients in e4m3 too"),
     fp8("fp8-rows", (F8E4M3, Row, Current), "As fp8-e4m3-current, a scale for each row"),
     fp8("fp8-blocks", (F8E4M3, Block, Current), "As fp8-rows, a scale for each block of 128"),
+    fp8("fp8-mx", (F8E4M3, Mx, Current), "As fp8-rows, a scale for each block of 32 (MXFP8)"),
 ];
 
 const fn plain(name: &'static str, precision: DType, help: &'static str) -> NamedFormats {

@@ -15,6 +15,8 @@
 //! - A block: current scales. One covers 128 elements of x or dy along the contracted axis of a
 //!   product. One covers 128 by 128 elements of w, in both of its products. The last block of an
 //!   axis may be smaller.
+//! - Mx: current scales (MXFP8). One covers 32 elements of x, w or dy along the contracted axis of
+//!   a product. So each operand of each product has codes of its own, made from its numbers.
 //!
 //! The results after y are for the gradients, and for later scales. They are the codes of x as
 //! `[K, ...]`, the codes of w as `[K, N]`, and the scales of both. If a scale covers a tensor, the
@@ -22,8 +24,10 @@
 //! gradients' products. Some tensor cores read the contracted index contiguously. In these layouts
 //! it is contiguous in all three products. Sources: Micikevicius et al., "FP8 formats for deep
 //! learning", arXiv:2209.05433 (e4m3 forward, e5m2 gradients). DeepSeek-V3, arXiv:2412.19437 (e4m3
-//! for both, blocks, scales that are powers of two). The `rowwise` recipe of torchao (rows). Flax
-//! also returns magnitudes as cotangents, which overwrite instead of adding up ("fp8 meta").
+//! for both, blocks, scales that are powers of two). The `rowwise` recipe of torchao (rows). OCP
+//! Microscaling Formats 1.0, and Mishra et al., "Recipes for pre-training LLMs with MXFP8",
+//! arXiv:2506.08027 (blocks of 32, e4m3 for all, scales rounded up). Flax also returns magnitudes
+//! as cotangents, which overwrite instead of adding up ("fp8 meta").
 
 mod granularity;
 
@@ -176,7 +180,7 @@ impl Float8Linear {
         // Tensor cores sum codes in f32: a layer in f64 multiplies in f64.
         let exact = |x: Expr<'b>| if sum == DType::F64 { x.convert(sum) } else { x };
         let dot = |lhs, rhs| exact(lhs).dot_to(exact(rhs), &[], &[(1, 1)], sum);
-        let y = if self.granularity == Float8Granularity::Block {
+        let y = if self.granularity.multiplies_numbers() {
             dot(blocks[0].decode(lhs), blocks[1].decode(rhs))
         } else {
             // Scales of whole rows leave the sum.
@@ -346,6 +350,8 @@ impl Op for Float8Linear {
             // One block and a part of another along each axis that has blocks.
             under(Float8Granularity::Block).normal([2usize, 65, 130]).normal([130usize, 129]),
             under(Float8Granularity::Block).normal([3usize, 5]).normal([5usize, 0]),
+            // Two blocks and a part along K, and a part alone along N and the rows.
+            under(Float8Granularity::Mx).normal([2usize, 5, 70]).normal([70usize, 20]),
         ]
     }
 }

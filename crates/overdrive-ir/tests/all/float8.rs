@@ -99,6 +99,7 @@ fn layer(op: Float8Linear, [m, k, n]: [usize; 3]) -> Graph {
 fn follows_the_formula(granularity: Float8Granularity, [m, k, n]: [usize; 3]) {
     let (of_x, of_w) = match granularity {
         Float8Granularity::Row => ([1, usize::MAX], [1, usize::MAX]),
+        Float8Granularity::Mx => ([1, 32], [1, 32]),
         _ => ([1, 128], [128, 128]),
     };
     let (forward, gradient) = (DType::F8E4M3, DType::F8E5M2);
@@ -149,6 +150,53 @@ fn each_product_has_scales_of_blocks_along_what_it_contracts() {
     // A block and a part of one, or a part alone, along each axis.
     follows_the_formula(Float8Granularity::Block, [130, 200, 140]);
     follows_the_formula(Float8Granularity::Block, [6, 256, 24]);
+}
+
+#[test]
+fn each_product_has_scales_of_32_along_what_it_contracts() {
+    follows_the_formula(Float8Granularity::Mx, [70, 100, 36]);
+    follows_the_formula(Float8Granularity::Mx, [6, 64, 20]);
+}
+
+/// Codes of x turned and of w stand for these numbers, exactly, in blocks of 32 with extremes.
+#[test]
+fn blocks_of_32_hold_zeros_subnormals_and_what_is_largest() {
+    let extreme = |i: usize, j: usize| {
+        let digits = ((i * 29 + j * 31) % 61) as f64 / 64.0 - 0.5;
+        match (i / 32, j / 32) {
+            // Zeros alone.
+            (0, 0) => 0.0,
+            // The largest e4m3 is in range, and the next number asks for twice the scale.
+            (0, 1) if i == j - 32 => 448.0,
+            (1, 0) if i - 32 == j => -448.25,
+            // Codes below the least normal one beside large ones.
+            (0, _) => digits * 2f64.powi(-((i + j) as i32 % 10)),
+            // Numbers that f32 holds as subnormal ones, under the least scale.
+            (1, 1) => (digits * 64.0).trunc() * 2f64.powi(-140),
+            // The largest of f32 beside zeros.
+            _ if j.is_multiple_of(3) => 0.0,
+            _ => digits * f64::from(f32::MAX),
+        }
+    };
+    let (x, w) = (Matrix::new(70, 80, extreme), Matrix::new(80, 64, |i, j| extreme(j, i)));
+    let (forward, gradient) = (DType::F8E4M3, DType::F8E4M3);
+    let op = Float8Linear { forward, gradient, granularity: Float8Granularity::Mx };
+    let inputs = [x.array(DType::F32, &[70, 80]), w.array(DType::F32, &[80, 64])];
+    let types = inputs.each_ref().map(Array::ty);
+    let operation = overdrive_ir::Operation::from(op);
+    let expanded = eval(&operation.expansion(&types, &[]), &inputs, &mut States::new());
+    for results in [operation.eval(&inputs, &[]), expanded] {
+        for (codes, scales, of) in [(1, 3, x.turned()), (2, 4, w.clone())] {
+            let expected = of.on_codes([1, 32], forward);
+            let (codes, scales) = (&results[codes], &results[scales]);
+            for i in 0..of.rows {
+                for j in 0..of.columns {
+                    let found = codes.at(&[i, j]) * scales.at(&[i, j / 32]);
+                    assert_eq!(found, expected.at(i, j), "{i}, {j} of {}", of.at(i, j));
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn float8_of(graph: &Graph, recipe: &Float8) -> Graph {
 
 #[test]
 fn layers_have_the_granularity_of_the_recipe() {
-    for granularity in [Float8Granularity::Row, Float8Granularity::Block] {
+    for granularity in [Float8Granularity::Row, Float8Granularity::Block, Float8Granularity::Mx] {
         let graph = float8_of(&blocks(), &Float8 { granularity, ..CURRENT });
         let layers = graph.nodes().iter().filter_map(|n| n.op.composite::<Float8Linear>());
         let found: Vec<_> = layers.map(|layer| layer.granularity).collect();

@@ -299,7 +299,7 @@ fn largest_magnitudes_are_those_of_all_ranks() {
 /// The gradient of w contracts the batch: its scales are those of all ranks.
 #[test]
 fn scales_of_rows_and_blocks_along_a_batch_are_those_of_all_ranks() {
-    for granularity in [Float8Granularity::Row, Float8Granularity::Block] {
+    for granularity in [Float8Granularity::Row, Float8Granularity::Block, Float8Granularity::Mx] {
         let b = Builder::new("layer");
         let x = b.input("x", TensorType::new(DType::F64, [B * T, D]));
         let init = Init::Normal { std: 0.3, seed: 3 };

@@ -87,7 +87,8 @@ fn a_gpt_learns_within_the_rounding_of_codes() {
         (0..recipe.steps).map(step).collect::<Vec<f64>>()
     };
     let full = losses("f32");
-    let coded = ["fp8", "fp8-current", "fp8-rows", "fp8-blocks"].map(|name| (name, losses(name)));
+    let names = ["fp8", "fp8-current", "fp8-rows", "fp8-blocks", "fp8-mx"];
+    let coded = names.map(|name| (name, losses(name)));
     // The mean of the last eight batches, which differ.
     let end = |losses: &[f64]| losses[losses.len() - 8..].iter().sum::<f64>() / 8.0;
     let gained = full[0] - end(&full);

@@ -22,10 +22,27 @@ fn a_recipe_of_a_file_trains_says_what_it_leaves_out_and_is_kept() {
     folder.line(&format!("{TRAIN} --recipe own.json -o own")).ends(0, &[left, head]);
     let kept = fs::read_to_string(folder.path("own/config.json")).unwrap();
     assert!(kept.contains(r#""block""#) && kept.contains(r#""fc2""#), "{kept}");
-    for name in ["fp8-rows", "fp8-blocks"] {
+    for name in ["fp8-rows", "fp8-blocks", "fp8-mx"] {
         folder.line(&format!("{TRAIN} --precision {name} -o {name}")).ends(0, &["fc3"]);
         let results = fs::read_to_string(folder.path(&format!("{name}/results.json"))).unwrap();
         assert!(results.contains(&format!(r#""variant":"{name}""#)), "{results}");
+    }
+}
+
+#[test]
+fn the_plan_says_that_no_device_multiplies_blocks_of_codes() {
+    let folder = Folder::new();
+    let explain = "explain digits-mlp --batch 16 --training --device cpu --threads 1 --dtype";
+    let told = "the numbers of codes are multiplied in bf16";
+    for (name, is_told) in [("fp8-mx", true), ("fp8-blocks", true), ("fp8-rows", false)] {
+        let outcome = folder.line(&format!("{explain} {name} --json"));
+        let json: Value = serde_json::from_str(&outcome.ends(0, &[]).stdout).unwrap();
+        let notes = json["notes"].as_array().unwrap().iter();
+        let of_layers = |note: &&Value| note["what"] == "float8_linear";
+        let reasons: Vec<&str> =
+            notes.filter(of_layers).map(|note| note["reason"].as_str().unwrap()).collect();
+        assert!(!reasons.is_empty(), "{name}");
+        assert!(reasons.iter().all(|why| why.contains(told) == is_told), "{name}: {reasons:?}");
     }
 }
 

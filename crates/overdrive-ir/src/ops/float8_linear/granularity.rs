@@ -20,10 +20,14 @@ pub enum Float8Granularity {
     Row,
     /// 128 elements of x and dy along the contracted axis, and 128 by 128 of w.
     Block,
+    /// 32 elements of x, dy and w along the contracted axis: MXFP8.
+    Mx,
 }
 
 /// Elements along a side of a block.
 const SIDE: Option<usize> = Some(128);
+/// Elements under a scale of MXFP8 (OCP Microscaling Formats 1.0, 5.2).
+const MX: Option<usize> = Some(32);
 
 impl Float8Granularity {
     /// Whether scales may be delayed, that is, come from steps before. A tensor's may, those of its
@@ -32,17 +36,26 @@ impl Float8Granularity {
         self == Self::Tensor
     }
 
+    /// Whether products are of the numbers that codes stand for: without a kernel for its blocks, a
+    /// device multiplies no codes.
+    pub fn multiplies_numbers(self) -> bool {
+        matches!(self, Self::Block | Self::Mx)
+    }
+
     /// The blocks of x and dy, and those of w; none where a scale covers a tensor.
     pub(super) fn blocks(self) -> Option<[ScaleBlock; 2]> {
         match self {
             Self::Tensor => None,
             Self::Row => Some([ScaleBlock([Some(1), None]); 2]),
             Self::Block => Some([ScaleBlock([Some(1), SIDE]), ScaleBlock([SIDE, SIDE])]),
+            Self::Mx => Some([ScaleBlock([Some(1), MX]); 2]),
         }
     }
 }
 
-/// How scales are rounded: up to a power of two, so that nothing is clipped.
+/// How scales are rounded: up to a power of two, so that nothing is clipped. NVIDIA's Transformer
+/// Engine rounds scales of MXFP8 so too (Mishra et al., arXiv:2506.08027). The rule of OCP rounds
+/// down, and clips up to an eighth of what is largest.
 pub(super) const SCALE: ScaleFormat = ScaleFormat::E8m0Up;
 
 /// The part of a matrix that a scale covers: its extent along each axis, `None` for the whole axis.
