@@ -11,6 +11,8 @@
 //!
 //! Invariant: interfaces keep their types.
 
+mod break_even;
+
 use crate::delayed::Numbers;
 use crate::precision::leads_to_a_contraction;
 use crate::quantize::Skipped;
@@ -44,6 +46,10 @@ pub struct Float8 {
     /// multiply 16.
     #[serde(default = "unit")]
     pub multiple: usize,
+    /// FLOPs of a layer's products for each byte of its casts, below which it stays in float: codes
+    /// would take more time than they save. `None` leaves no layer out for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub break_even: Option<u32>,
     /// Whether layers are on codes that no contraction follows. The loss reads these, and nothing
     /// averages out their errors (Micikevicius et al., arXiv:2209.05433, keep them wider too).
     #[serde(default)]
@@ -83,6 +89,7 @@ impl Float8 {
             scaling,
             except,
             multiple,
+            break_even: None,
             last: false,
             attention: false,
         }
@@ -115,9 +122,8 @@ impl Float8 {
     /// Why a linear layer stays in float; `None` where it is on codes. `meets`: of each value,
     /// whether it leads to a contraction.
     fn declines(&self, graph: &Graph, node: &Node, meets: &[bool]) -> Option<String> {
-        let (x, w) = (graph.ty(node.operands[0]), graph.ty(node.operands[1]));
-        let [k, n] = [w.sizes()[0], w.sizes()[1]];
-        let extents = [x.elements().checked_div(k).unwrap_or(0), k, n];
+        let x = graph.ty(node.operands[0]);
+        let extents = extents(graph, node);
         let fits = |size: &usize| *size > 0 && size.is_multiple_of(self.multiple.max(1));
         let name = name(node);
         if let Some(pattern) = self.except.iter().find(|pattern| covers(pattern, &name)) {
@@ -131,13 +137,23 @@ impl Float8 {
             return Some(format!("rows, K and N are {extents:?}, not multiples of {multiple}"));
         }
         let leads = node.results.iter().any(|result| meets[result.0 as usize]);
-        (!leads && !self.last).then(|| "no contraction follows it".to_owned())
+        if !leads && !self.last {
+            return Some("no contraction follows it".to_owned());
+        }
+        self.loses(graph, node)
     }
 }
 
 /// The linear layers of a graph.
 fn linear_layers(graph: &Graph) -> impl Iterator<Item = &Node> {
     graph.nodes().iter().filter(|node| is_linear(node))
+}
+
+/// Rows of x, K and N of a linear layer.
+fn extents(graph: &Graph, node: &Node) -> [usize; 3] {
+    let (x, w) = (graph.ty(node.operands[0]), graph.ty(node.operands[1]));
+    let [k, n] = [w.sizes()[0], w.sizes()[1]];
+    [x.elements().checked_div(k).unwrap_or(0), k, n]
 }
 
 fn is_linear(node: &Node) -> bool {

@@ -49,6 +49,7 @@ pub const FORMATS: &[NamedFormats] = &[
     fp8("fp8-rows", (F8E4M3, Row, Current), "As fp8-e4m3-current, a scale for each row"),
     fp8("fp8-blocks", (F8E4M3, Block, Current), "As fp8-rows, a scale for each block of 128"),
     fp8("fp8-mx", (F8E4M3, Mx, Current), "As fp8-rows, a scale for each block of 32 (MXFP8)"),
+    where_faster(fp8("fp8-auto", (F8E5M2, Tensor, Delayed), "As fp8-head, where codes save time")),
 ];
 
 const fn plain(name: &'static str, precision: DType, help: &'static str) -> NamedFormats {
@@ -78,6 +79,15 @@ const fn with_head(mut named: NamedFormats) -> NamedFormats {
 const fn with_attention(mut named: NamedFormats) -> NamedFormats {
     if let Some(float8) = &mut named.formats.float8 {
         float8.attention = true;
+    }
+    named
+}
+
+/// The same for all layers that gain time by codes, the last one too, and for no others.
+const fn where_faster(named: NamedFormats) -> NamedFormats {
+    let mut named = with_head(named);
+    if let Some(float8) = &mut named.formats.float8 {
+        float8.break_even = Some(Float8::BREAK_EVEN_ON_H200);
     }
     named
 }

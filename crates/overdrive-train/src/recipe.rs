@@ -4,6 +4,7 @@
 use crate::schedule::Decay;
 use crate::{Moments, Optimizer, Schedule, TrainError};
 use overdrive_ir::DType;
+use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_passes::{AttentionGate, Compression, Float8, Lora, Scaling};
 use serde::{Deserialize, Serialize};
 
@@ -213,6 +214,14 @@ impl Recipe {
             let expected = "`current`, or `tensor` as float8.granularity";
             return fault("float8.scaling", expected, "`delayed`".to_owned());
         }
-        Ok(())
+        match float8.break_even {
+            Some(0) => fault("float8.break_even", "at least 1", "0".to_owned()),
+            Some(found) if float8.granularity != Float8Granularity::Tensor => {
+                // Casts by rows and blocks take another time for a byte.
+                let expected = "none, or `tensor` as float8.granularity";
+                fault("float8.break_even", expected, found.to_string())
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -4,9 +4,11 @@ use crate::asked_attention;
 use crate::cli::SubjectArguments;
 use crate::devices::{self, Opened};
 use crate::failure::Failure;
+use crate::left_in_float::by_reason;
 use crate::model::{self, Model};
+use crate::terminal::note;
 use overdrive::ir::{DType, Graph, Mesh, Tensor};
-use overdrive::passes::{Recipe, Stages, precision};
+use overdrive::passes::{Recipe, Stages, left_in_float, precision};
 use overdrive::studies::Workload;
 use overdrive::train::data::Target;
 use overdrive::train::{self, TrainError, recipe_of, training_step, training_step_on, with_loss};
@@ -16,7 +18,9 @@ type MakeStep<'s> = dyn Fn(&Graph, &train::Recipe) -> Result<Graph, TrainError> 
 
 /// The workload, its graph with contractions in the format asked for, and the device.
 pub(crate) fn open(subject: &SubjectArguments) -> Result<(Workload, Graph, Opened), Failure> {
-    let (workload, graph) = AskedModel::load(subject)?.at_batch(subject.batch)?;
+    let model = AskedModel::load(subject)?;
+    let (workload, graph) = model.at_batch(subject.batch)?;
+    model.note_left_in_float(subject.batch)?;
     Ok((workload, graph, devices::open(&subject.machine)?))
 }
 
@@ -53,9 +57,8 @@ impl<'a> AskedModel<'a> {
             let recipe = train::Recipe { accumulate, ..recipe.clone() };
             training_step_on(forward, &recipe, mesh)
         };
-        let Self { subject, model } = self;
-        let batch = batch.map(|n| model.batch(n)).transpose()?;
-        let workload = model.bind(&subject.shapes.iter().cloned().chain(batch).collect())?;
+        let subject = self.subject;
+        let workload = self.bound(batch)?;
         if subject.training {
             if let Some(option) = subject.attention.option() {
                 return Err(Failure::bad_input(format!(
@@ -76,8 +79,23 @@ impl<'a> AskedModel<'a> {
         }
         let recipe = Recipe { contractions: subject.dtype.precision };
         let graph = precision(&workload.graph, &recipe).map_err(Failure::harness)?;
-        let named = (subject.model.as_str(), model);
+        let named = (subject.model.as_str(), &self.model);
         Ok((workload, asked_attention::applied(subject.attention, named, graph)?))
+    }
+
+    /// The forward pass at a batch.
+    fn bound(&self, batch: Option<u32>) -> Result<Workload, Failure> {
+        let batch = batch.map(|n| self.model.batch(n)).transpose()?;
+        self.model.bind(&self.subject.shapes.iter().cloned().chain(batch).collect())
+    }
+
+    /// Says which linear layers of a training step on codes of fp8 stay in float, and why.
+    pub(crate) fn note_left_in_float(&self, batch: Option<u32>) -> Result<(), Failure> {
+        if let Some(float8) = &self.subject.dtype.float8 {
+            let layers = left_in_float(&self.bound(batch)?.graph, float8);
+            by_reason(&layers).iter().for_each(|line| note!("note: {line}"));
+        }
+        Ok(())
     }
 }
 

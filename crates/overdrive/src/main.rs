@@ -14,6 +14,7 @@ mod error_channel;
 mod failure;
 mod freeing;
 mod invoked;
+mod left_in_float;
 mod limit;
 mod model;
 mod out_of_memory;

@@ -1,6 +1,7 @@
 //! A training run as it is watched: a bar with loss and rate, and in the end a record.
 
 use crate::devices::Opened;
+use crate::left_in_float::by_reason;
 use crate::limit;
 use crate::progress::{Looks, left, seen};
 use crate::terminal::note;
@@ -175,15 +176,7 @@ impl Observer for Watch {
     }
 
     fn left_in_float(&mut self, layers: &[Skipped]) {
-        let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for Skipped { layer, reason } in layers {
-            by_reason.entry(reason).or_default().push(layer);
-        }
-        self.bar.suspend(|| {
-            for (reason, layers) in by_reason {
-                note!("note: not on codes of fp8, since {reason}: {}", layers.join(", "));
-            }
-        });
+        self.bar.suspend(|| by_reason(layers).iter().for_each(|line| note!("note: {line}")));
     }
 
     fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {

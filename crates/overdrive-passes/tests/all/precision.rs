@@ -157,6 +157,48 @@ fn a_recipe_says_which_layers_stay_in_float_and_notes_say_why() {
 }
 
 #[test]
+fn layers_whose_casts_take_longer_than_codes_save_stay_in_float() {
+    let left = |graph: &Graph, float8: &Float8| {
+        let left = left_in_float(graph, float8);
+        left.into_iter().map(|s| format!("{}: {}", s.layer, s.reason)).collect::<Vec<_>>()
+    };
+    let of = |scaling, break_even| Float8 {
+        scaling,
+        break_even: Some(break_even),
+        multiple: 2,
+        last: true,
+        ..CURRENT
+    };
+    let losing = |layer: &str, ratio: &str, found: u32, most: u32| {
+        format!(
+            "{layer}: casts would take {ratio} times what its products save, at {found} FLOPs a \
+             byte where {most} break even"
+        )
+    };
+    // 6 * 16 * 32 * 64 FLOPs, and 4 bytes for each of 16 * (32 + 64) elements of x and dy. The head
+    // has 6 * 16 * 32 * 10, and 4 bytes for each of 16 * (32 + 10).
+    let delayed = |break_even| of(Scaling::Delayed, break_even);
+    assert_eq!(left(&blocks(), &delayed(11)), [""; 0]);
+    assert_eq!(left(&blocks(), &delayed(32)), [losing("head", "2.80", 11, 32)]);
+    let layers = ["block0.ffn.expand", "block0.ffn.contract", "block10.ffn.expand"];
+    let layers = layers.into_iter().chain(["block10.ffn.contract"]);
+    let all = layers.map(|layer| losing(layer, "1.03", 32, 33));
+    assert_eq!(left(&blocks(), &delayed(33))[..4], all.collect::<Vec<_>>());
+    // A current scale reads 16 bits of each element once more, and the f32 of the weight.
+    let current = |break_even| of(Scaling::Current, break_even);
+    assert_eq!(left(&blocks(), &current(11)), [losing("head", "1.90", 6, 11)]);
+    assert_eq!(left(&blocks(), &current(12)).len(), 5);
+    // Two layers share the codes of x: 6 * 16 * 32 * 32 FLOPs, 4 bytes of 16 * (32 / 2 + 32).
+    let b = Builder::new("shared");
+    let x = b.input("x", f32s([16, 32]));
+    b.output("y", layer(x, "query", [32, 32]) + layer(x, "key", [32, 32]));
+    let shared = b.finish().unwrap();
+    assert_eq!(left(&shared, &delayed(32)), [""; 0]);
+    assert_eq!(left(&shared, &delayed(33)).len(), 2);
+    assert_eq!(on_codes(&float8_of(&shared, &delayed(33))), [""; 0]);
+}
+
+#[test]
 fn a_head_that_shares_a_weight_has_a_name() {
     let b = Builder::new("tied");
     let tokens = b.state_named("token.weight", f32s([48, 32]), Init::Constant(0.1));

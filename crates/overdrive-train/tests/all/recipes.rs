@@ -2,7 +2,8 @@
 
 use overdrive_ir::DType;
 use overdrive_ir::ops::float8_linear::Float8Granularity;
-use overdrive_passes::{Float8, Scaling};
+use overdrive_models::find;
+use overdrive_passes::{Float8, Scaling, bind, left_in_float};
 use overdrive_train::{Checkpoint, FORMATS, Formats, Recipe};
 
 /// The formats of a file with this text, or the message of the error.
@@ -80,6 +81,11 @@ fn what_is_wrong_in_a_file_is_named_with_its_place_and_what_is_known() {
             ["float8.forward: expected f8e4m3 or f8e5m2", "found bf16"],
         ),
         (float8(r#", "multiple": 0"#), ["float8.multiple: expected at least 1", "found 0"]),
+        (float8(r#", "break_even": 0"#), ["float8.break_even: expected at least 1", "found 0"]),
+        (
+            float8(r#", "granularity": "row", "break_even": 475"#),
+            ["float8.break_even: expected none, or `tensor`", "found 475"],
+        ),
         (
             float8(r#", "granularity": "row", "scaling": "delayed""#),
             ["float8.scaling: expected `current`, or `tensor`", "found `delayed`"],
@@ -88,6 +94,35 @@ fn what_is_wrong_in_a_file_is_named_with_its_place_and_what_is_known() {
         let error = read(&text).unwrap_err();
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
     }
+}
+
+/// `docs/performance-h200.md` has the times: at these batches a step was faster with every layer of
+/// each block on codes, and with the last layer too.
+#[test]
+fn layers_are_on_codes_where_steps_were_faster_by_them() {
+    let auto = Formats::named("fp8-auto").unwrap().float8.clone().unwrap();
+    let left = |name: &str, batch: usize, float8: &Float8| {
+        let forward = (find(name).unwrap().build)().unwrap();
+        let bound = bind(&forward, &[("batch".to_owned(), batch)].into()).unwrap();
+        left_in_float(&bound, float8).into_iter().map(|skipped| skipped.layer).collect::<Vec<_>>()
+    };
+    for (name, batch) in [("gpt-125m", 16), ("gpt-350m", 16), ("gpt-1.3b", 8), ("gpt-6.7b", 4)] {
+        assert_eq!(left(name, batch, &auto), [""; 0], "{name}");
+        assert_eq!(
+            left(name, batch, Formats::named("fp8").unwrap().float8.as_ref().unwrap()).len(),
+            1
+        );
+    }
+    // Layers of 128 x 128 and 128 x 512 have too few products for a cast.
+    assert_eq!(left("text-transformer", 8, &auto).len(), 5 * 6 + 1);
+    // A device of less bandwidth, by a recipe. The projections behind attention go first: they
+    // share no x, and have the fewest products.
+    let slower = Float8 { break_even: Some(600), ..auto.clone() };
+    let projections = (0..12).map(|block| format!("block{block}.attention.projection"));
+    assert_eq!(left("gpt-125m", 16, &slower), projections.collect::<Vec<_>>());
+    // A current scale reads each operand once more, for which they are too small on an H200 too.
+    let current = Float8 { scaling: Scaling::Current, ..auto };
+    assert_eq!(left("gpt-125m", 16, &current).len(), 12);
 }
 
 #[test]

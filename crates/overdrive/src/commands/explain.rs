@@ -33,6 +33,7 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
         )));
     }
     let (workload, whole) = model.of_ranks(arguments.subject.batch, (&mesh, batches))?;
+    model.note_left_in_float(arguments.subject.batch)?;
     let (described, opened);
     let target: &dyn Target = match arguments.gpu {
         Some(name) => {

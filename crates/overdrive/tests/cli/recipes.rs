@@ -47,6 +47,21 @@ fn the_plan_says_that_no_device_multiplies_blocks_of_codes() {
 }
 
 #[test]
+fn layers_that_codes_would_slow_are_told() {
+    let folder = Folder::new();
+    // A layer of K x N has 6 K N FLOPs a row of x, and 4 (K + N) bytes.
+    let [narrow, square] = ["7.42 times what its products save, at 64", "4.95"];
+    let explain = "explain digits-mlp --batch 16 --training --device cpu --threads 1 --dtype";
+    folder.line(&format!("{explain} fp8-auto")).ends(0, &[narrow, square, "break even: fc2"]);
+    folder.line(&format!("{TRAIN} --precision fp8-auto -o auto")).ends(0, &[narrow, square]);
+    let own = recipe(r#", "scaling": "delayed", "break_even": 80"#);
+    fs::write(folder.path("own.json"), own).unwrap();
+    let outcome = folder.line(&format!("{TRAIN} --recipe own.json -o own"));
+    let told = &outcome.ends(0, &["1.25 times"]).stderr;
+    assert!(!told.contains("fc2"), "{told}");
+}
+
+#[test]
 fn what_is_wrong_in_a_recipe_is_said_before_the_work() {
     let folder = Folder::new();
     for (file, text, words) in [
