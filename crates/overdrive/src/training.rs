@@ -1,5 +1,8 @@
 //! A training run as it is watched: a bar with loss and rate, and in the end a record.
 
+#[cfg(test)]
+mod tests;
+
 use crate::devices::Opened;
 use crate::left_in_float::by_reason;
 use crate::limit;
@@ -12,7 +15,7 @@ use overdrive::bench::measurement::{Curve, Measurement};
 use overdrive::bench::outcome::Outcome;
 use overdrive::bench::record::Record;
 use overdrive::ir::backend::MemoryReport;
-use overdrive::ir::{Mesh, Plan};
+use overdrive::ir::{DType, Mesh, Mode, Plan};
 use overdrive::passes::Skipped;
 use overdrive::train::data::Target;
 use overdrive::train::{Evaluation, Fitted, Moments, Observer, Recipe, StepReport};
@@ -47,8 +50,13 @@ pub(crate) struct Watch {
     ranks: usize,
     /// Bytes that a rank sends for each batch.
     sent_bytes: u64,
-    /// FLOPs of an update, and those that the devices do in a second at best.
+    /// How steps run.
+    mode: Mode,
+    /// FLOPs of an update.
     flops: u64,
+    /// The format of contractions, and FLOPs in it that the devices do in a second at best. Shares
+    /// are of this peak where layers are on codes too.
+    precision: DType,
     peak: Option<f64>,
     pace: Pace,
 }
@@ -88,6 +96,8 @@ impl Watch {
         done: u64,
         stop: Stop,
     ) -> Self {
+        let device = opened.backend.description();
+        let peak = device.peaks.flops_per_second.get(&recipe.precision);
         let bar = seen(ProgressBar::new(recipe.steps).with_message("preparing"), &LOOKS);
         bar.set_position(done);
         Self {
@@ -104,14 +114,10 @@ impl Watch {
             last: None,
             ranks,
             sent_bytes: 0,
+            mode: device.fastest_mode(),
             flops: 0,
-            peak: opened
-                .backend
-                .description()
-                .peaks
-                .flops_per_second
-                .get(&recipe.precision)
-                .map(|peak| peak * ranks as f64),
+            precision: recipe.precision,
+            peak: peak.map(|peak| peak * ranks as f64),
             pace: Pace::default(),
         }
     }
@@ -138,10 +144,15 @@ impl Watch {
     /// How fast it went; `None` for a run too short to tell.
     pub(crate) fn speed(&self) -> Option<String> {
         let (rate, unit) = self.rate()?;
-        let share = self.share_of_peak();
-        let share = share.map_or(String::new(), |s| format!(" ({:.0} % of peak)", 100.0 * s));
+        let share = self.told_share().map_or(String::new(), |share| format!(" ({share})"));
         let first = (self.pace.first? - self.started).as_secs_f64();
         Some(format!("{rate:.0} {unit}/s{share}, the first step done after {first:.1} s"))
+    }
+
+    /// The share of the peak, and which peak it is of.
+    fn told_share(&self) -> Option<String> {
+        let percent = 100.0 * self.share_of_peak()?;
+        Some(format!("{percent:.0} % of the {} peak", self.precision))
     }
 
     /// Share of the device's peak that the FLOPs of the graph come to, 0 to 1.
@@ -152,7 +163,7 @@ impl Watch {
 
 impl Observer for Watch {
     fn planned(&mut self, plan: &Plan, memory: &MemoryReport, flops: u64) {
-        self.flops = flops;
+        (self.flops, self.mode) = (flops, plan.mode);
         self.sent_bytes = plan.sent_bytes();
         let states = digits::bytes(memory.state_bytes);
         let packed = match memory.persistent_bytes {
@@ -189,9 +200,7 @@ impl Observer for Watch {
         self.pace.stepped(Instant::now());
         let rate =
             self.rate().map_or(String::new(), |(rate, unit)| format!(", {rate:.0} {unit}/s"));
-        let share = self.share_of_peak();
-        let share =
-            share.map_or(String::new(), |share| format!(", {:.0} % of peak", 100.0 * share));
+        let share = self.told_share().map_or(String::new(), |share| format!(", {share}"));
         let left = self.pace.first.map_or(String::new(), |first| {
             let after_first = self.bar.length().map(|all| all - self.first - 1);
             left(first.elapsed(), done - self.first - 1, after_first)
@@ -246,7 +255,7 @@ pub(crate) fn record(
         configuration: Configuration {
             backend: backend.name().to_owned(),
             device: backend.description().device.clone(),
-            mode: "compile".to_owned(),
+            mode: watch.mode.name().to_owned(),
             dtype: recipe.precision.name().to_owned(),
             threads: opened.threads,
             variant: variant(recipe, mesh),
@@ -286,7 +295,8 @@ pub(crate) fn record(
         quantities.insert(format!("{unit}_per_second"), rate);
     }
     if let Some(share) = watch.share_of_peak() {
-        quantities.insert("share_of_peak_percent".to_owned(), 100.0 * share);
+        let name = format!("share_of_{}_peak_percent", watch.precision);
+        quantities.insert(name, 100.0 * share);
     }
     if let Some(first) = watch.pace.first {
         let seconds = (first - watch.started).as_secs_f64();
@@ -310,84 +320,5 @@ pub(crate) fn record(
         seed: recipe.seed,
         command,
         outcome: Outcome::Ok(Box::new(measurement)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::terminal::NO_TERMINAL;
-    use indicatif::{ProgressDrawTarget, ProgressStyle, TermLike};
-    use std::io;
-    use std::sync::{Arc, Mutex};
-
-    /// A terminal of 80 columns that keeps what is drawn.
-    #[derive(Debug, Clone, Default)]
-    struct Drawn(Arc<Mutex<String>>);
-
-    impl TermLike for Drawn {
-        fn width(&self) -> u16 {
-            NO_TERMINAL
-        }
-
-        fn write_line(&self, line: &str) -> io::Result<()> {
-            self.write_str(&format!("{line}\n"))
-        }
-
-        fn write_str(&self, text: &str) -> io::Result<()> {
-            self.0.lock().unwrap().push_str(text);
-            Ok(())
-        }
-
-        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn clear_line(&self) -> io::Result<()> {
-            self.write_str("\n")
-        }
-
-        fn flush(&self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn the_bar_is_one_line_of_a_terminal() {
-        let drawn = Drawn::default();
-        let target = ProgressDrawTarget::term_like(Box::new(drawn.clone()));
-        let bar = ProgressBar::with_draw_target(Some(100_000), target);
-        bar.set_style(ProgressStyle::with_template(LOOKS.on_terminal).unwrap());
-        bar.set_message("loss 2.1234, about 113 min left, 123456 tokens/s, 12 % of peak");
-        bar.tick();
-        let lines = drawn.0.lock().unwrap().clone();
-        assert!(lines.contains("loss 2.1234, about 113 min left"), "{lines}");
-        assert!(lines.lines().all(|line| console::measure_text_width(line) <= 80), "{lines}");
-    }
-
-    #[test]
-    fn a_pace_counts_neither_the_first_step_nor_looks() {
-        let begin = Instant::now();
-        let at = |seconds| begin + Duration::from_secs(seconds);
-        let mut pace = Pace::default();
-        pace.stepped(at(30));
-        assert_eq!(pace.seconds(), None);
-        pace.stepped(at(32));
-        pace.since = None;
-        pace.stepped(at(90));
-        pace.stepped(at(94));
-        assert_eq!((pace.seconds(), pace.first), (Some(3.0), Some(at(30))));
     }
 }

@@ -50,10 +50,12 @@ impl Caller {
         }
     }
 
-    /// Goes without graphs, and says why.
+    /// Goes without graphs, as in mode `compile`, and says why.
     fn decline_replay(&mut self, scope: String, reason: String) {
         let what = "capture and replay as a graph".to_owned();
-        Arc::make_mut(&mut self.enqueuer.plan).notes.push(Note::Declined { what, scope, reason });
+        let plan = Arc::make_mut(&mut self.enqueuer.plan);
+        plan.notes.push(Note::Declined { what, scope, reason });
+        plan.mode = Mode::Compile;
         self.replay = None;
     }
 
