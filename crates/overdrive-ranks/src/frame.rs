@@ -32,6 +32,8 @@ pub(crate) struct Greeting {
 pub(crate) enum Frame {
     /// To rank 0, before all else.
     Hello(Greeting),
+    /// From rank 0, at once: this is its port, and the greeting is of its run.
+    Known,
     /// From rank 0: all are here.
     Welcome,
     /// From rank 0 to a process that is none of this run; why.
@@ -65,6 +67,7 @@ impl Frame {
                 put_number(&mut content, *rank);
                 framed(1, &[&content])
             }
+            Frame::Known => framed(12, &[]),
             Frame::Welcome => framed(2, &[]),
             Frame::Refused(why) => framed(3, &[why.as_bytes()]),
             Frame::Share { group, what, bytes } => share(&Exchange { group, what, bytes }),
@@ -125,6 +128,7 @@ impl Frame {
             10 => Frame::Told(to_error(&mut rest)?),
             #[cfg(feature = "mpi")]
             11 => Frame::Waits(rest.number()?),
+            12 => Frame::Known,
             _ => return None,
         };
         rest.0.is_empty().then_some(frame)
@@ -252,6 +256,7 @@ mod tests {
                 mesh: text("data=2"),
                 rank: 1,
             }),
+            Frame::Known,
             Frame::Welcome,
             Frame::Refused(text("another run")),
             Frame::Share { group: vec![0, 3], what: what(), bytes: vec![1, 2, 3] },

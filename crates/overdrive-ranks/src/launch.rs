@@ -52,8 +52,10 @@ pub struct Launch {
     pub transport: Transport,
     /// Over TCP: the host of rank 0.
     pub host: String,
-    /// Over TCP: the port that rank 0 listens at.
+    /// Over TCP: the port that rank 0 listens at, unless `port_is_held`.
     pub port: u16,
+    /// The launcher's own store listens at that port. Ranks then meet at one of those beside it.
+    pub port_is_held: bool,
     /// Tells this run from others; empty where the launcher does not.
     pub run: String,
 }
@@ -74,6 +76,12 @@ pub struct LaunchError {
 
 /// More ranks than any machine has: each rank keeps a list of all.
 const MOST_RANKS: usize = 1 << 20;
+
+/// Ports beside that of a launcher's store that ranks try.
+const BESIDE: u16 = 16;
+
+/// `True` where torchrun's store listens at `MASTER_PORT`.
+const AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 
 const TORCHRUN: &str = "torchrun";
 const OPEN_MPI: &str = "Open MPI";
@@ -170,12 +178,25 @@ impl Launch {
     /// Rank `rank` of `size` that this machine runs by itself, meeting at a port of it.
     pub fn local(rank: usize, size: usize, port: u16, run: &str) -> Self {
         let (host, run) = ("127.0.0.1".to_owned(), run.to_owned());
-        let transport = Transport::Tcp;
-        Self { rank, size, local_rank: rank, sharing: size, transport, host, port, run }
+        let (local_rank, transport) = (rank, Transport::Tcp);
+        let port_is_held = false;
+        Self { rank, size, local_rank, sharing: size, transport, host, port, port_is_held, run }
+    }
+
+    /// The ports at which rank 0 may listen, in the order in which all ranks try them.
+    pub(crate) fn ports(&self) -> Vec<u16> {
+        if !self.port_is_held {
+            return vec![self.port];
+        }
+        match self.port.checked_add(BESIDE) {
+            Some(last) => (self.port + 1..=last).collect(),
+            None => (self.port - BESIDE..self.port).collect(),
+        }
     }
 
     /// The variables that say so to the process, as torchrun has them.
-    pub fn variables(&self) -> [(&'static str, String); 7] {
+    pub fn variables(&self) -> [(&'static str, String); 8] {
+        let held = if self.port_is_held { "True" } else { "False" };
         [
             ("RANK", self.rank.to_string()),
             ("WORLD_SIZE", self.size.to_string()),
@@ -184,6 +205,7 @@ impl Launch {
             ("MASTER_ADDR", self.host.clone()),
             ("MASTER_PORT", self.port.to_string()),
             ("TORCHELASTIC_RUN_ID", self.run.clone()),
+            (AGENT_STORE, held.to_owned()),
         ]
     }
 }
@@ -200,8 +222,9 @@ fn torchrun(of: &Variables<'_>) -> Result<Launch, LaunchError> {
         return Ok(Launch::local(0, 1, 0, &run));
     }
     let (host, port) = of.meeting(|| (None, None))?;
-    let transport = Transport::Tcp;
-    let launch = Launch { rank, size, local_rank, sharing, transport, host, port, run };
+    let (transport, port_is_held) = (Transport::Tcp, of.text(AGENT_STORE) == Some("True".into()));
+    let launch =
+        Launch { rank, size, local_rank, sharing, transport, host, port, port_is_held, run };
     within(launch, of, ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
 }
 
@@ -221,8 +244,10 @@ fn open_mpi(of: &Variables<'_>) -> Result<Launch, LaunchError> {
         #[cfg(feature = "mpi")]
         Transport::Mpi => (String::new(), 0),
     };
-    let run = job.unwrap_or_default();
-    within(Launch { rank, size, local_rank, sharing: 1, transport, host, port, run }, of, names)
+    let (run, port_is_held) = (job.unwrap_or_default(), false);
+    let launch =
+        Launch { rank, size, local_rank, sharing: 1, transport, host, port, port_is_held, run };
+    within(launch, of, names)
 }
 
 fn slurm(of: &Variables<'_>) -> Result<Launch, LaunchError> {
@@ -244,8 +269,11 @@ fn slurm(of: &Variables<'_>) -> Result<Launch, LaunchError> {
         let host = listed.or_else(|| first("SLURM_LAUNCH_NODE_IPADDR"));
         (host, run.as_deref().map(port_of))
     })?;
-    let (run, transport) = (run.unwrap_or_default(), Transport::Tcp);
-    within(Launch { rank, size, local_rank, sharing: 1, transport, host, port, run }, of, names)
+    let (run, port_is_held) = (run.unwrap_or_default(), false);
+    let transport = Transport::Tcp;
+    let launch =
+        Launch { rank, size, local_rank, sharing: 1, transport, host, port, port_is_held, run };
+    within(launch, of, names)
 }
 
 /// Errs unless the ranks are numbers below what they count.

@@ -39,9 +39,15 @@ fn torchrun_says_all() {
         transport: Transport::Tcp,
         host: "node0".to_owned(),
         port: 29500,
+        port_is_held: false,
         run: "abc".to_owned(),
     };
     assert_eq!(launch, expected);
+    // Its own store listens at the port.
+    let mut variables = TORCHRUN.to_vec();
+    variables.push(("TORCHELASTIC_USE_AGENT_STORE", "True"));
+    let expected = Launch { port_is_held: true, ..expected };
+    assert_eq!(of(&variables).unwrap().unwrap(), expected);
     let own = Launch::local(2, 3, 4000, "own");
     let variables = own.variables();
     let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();

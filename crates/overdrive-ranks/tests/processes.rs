@@ -344,6 +344,40 @@ fn a_port_that_is_taken_is_told() {
     assert!(said.contains("MASTER_PORT"), "{said}");
 }
 
+/// A stand-in for torchrun's store: it holds a port, and hangs up on whoever does not speak to it as
+/// its clients do.
+fn store(listener: TcpListener) {
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+}
+
+/// Listeners at this many neighbouring ports.
+fn neighbours(count: u16) -> Vec<TcpListener> {
+    loop {
+        let Some(end) = free_port().checked_add(count + 16) else { continue };
+        let ports = end - count - 16..end - 16;
+        let bound: Result<Vec<_>, _> =
+            ports.map(|port| TcpListener::bind(("127.0.0.1", port))).collect();
+        if let Ok(bound) = bound {
+            return bound;
+        }
+    }
+}
+
+#[test]
+fn ranks_meet_beside_the_store_of_their_launcher() {
+    // The stores of two jobs that torchrun calls the same, and a program that says nothing.
+    let mut held = neighbours(3);
+    let _silent = held.pop();
+    let ports: Vec<u16> = held.iter().map(|held| held.local_addr().unwrap().port()).collect();
+    held.into_iter().for_each(store);
+    let launch = |rank, port| Launch { port_is_held: true, ..Launch::local(rank, 2, port, "none") };
+    let start = |(rank, port)| Rank::start(&launch(rank, port), &format!("shows {PATIENT}"));
+    let ranks = [(1, ports[0]), (1, ports[1]), (0, ports[1]), (0, ports[0])].map(start);
+    for mut rank in ranks {
+        assert_eq!(rank.says(), "done");
+    }
+}
+
 #[test]
 fn another_program_at_the_port_is_no_rank_0() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -395,5 +429,5 @@ fn whoever_does_not_come_to_the_meeting_is_named() {
     }
     let mut alone = Rank::start(&Launch::local(1, 4, free_port(), "test"), "shows 500");
     let said = alone.says();
-    assert!(said.contains("expected it to listen at 127.0.0.1"), "{said}");
+    assert!(said.contains("expected it to listen at port"), "{said}");
 }

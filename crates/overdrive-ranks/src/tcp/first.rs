@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 /// Time to wait for others to end.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// Time limit for a new connection to send its greeting.
-const GREETING: Duration = Duration::from_secs(10);
+/// Time limit for a new connection to send its greeting, and for rank 0 to say that it knows it.
+pub(super) const GREETING: Duration = Duration::from_secs(10);
 
 /// Time between two looks at the port.
 const LOOK: Duration = Duration::from_millis(2);
@@ -47,11 +47,17 @@ pub(super) fn gather(
     while ranks[1..].iter().any(Option::is_none) && Instant::now() < deadline {
         match listener.accept() {
             Ok((stream, _)) => {
-                let sender: Sender<Visitor> = sender.clone();
+                let (sender, run): (Sender<Visitor>, _) = (sender.clone(), own.run.clone());
                 thread::spawn(move || {
                     // Whoever is no rank is not answered.
-                    if let Ok(greeting) = greeting(&stream) {
+                    let Ok(greeting) = greeting(&stream) else { return };
+                    if greeting.run == run {
+                        send(&stream, &Frame::Known);
                         let _ = sender.send((stream, greeting));
+                    } else {
+                        let why = "expected this run at its address, found another; choose \
+                                   another port with MASTER_PORT";
+                        send(&stream, &Frame::Refused(why.to_owned()));
                     }
                 });
             }
@@ -59,12 +65,6 @@ pub(super) fn gather(
             Err(error) => return Err(broken(error)),
         }
         for (stream, greeting) in visitors.try_iter() {
-            if greeting.run != own.run {
-                let why = "expected this run at its address, found another; choose another port \
-                           with MASTER_PORT";
-                send(&stream, &Frame::Refused(why.to_owned()));
-                continue;
-            }
             let wrong = difference(own, &greeting, size).or_else(|| twice(&ranks, greeting.rank));
             let place = ranks.get_mut(greeting.rank).filter(|place| place.is_none());
             match place {

@@ -1,13 +1,13 @@
 //! `join`: this process becomes a rank.
 
-use super::address::addresses;
+use super::address::{addresses, ports_in_words};
 use super::first::{First, gather};
 use super::other::Other;
 use crate::Launch;
 use crate::frame::Greeting;
 use overdrive_ir::{Communicator, Mesh, RankError};
 use std::io;
-use std::net::{Ipv6Addr, TcpListener};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,11 @@ pub(crate) fn join(
     patience: Duration,
 ) -> Result<Arc<dyn Communicator>, RankError> {
     let greeting = Greeting {
-        run: launch.run.clone(),
+        // Launchers may call all jobs the same, but two have their stores at two ports.
+        run: match launch.port_is_held {
+            true => format!("{} beside port {}", launch.run, launch.port),
+            false => launch.run.clone(),
+        },
         version: env!("CARGO_PKG_VERSION").to_owned(),
         mesh: mesh.to_string(),
         rank: launch.rank,
@@ -40,29 +44,45 @@ pub(super) fn join_as(
     Ok(Arc::new(First::new(mesh, streams, patience)))
 }
 
-/// Listens at the launch's address; where that is another machine's name for this one, at all.
+/// Listens at the first of the launch's ports that is free.
 fn listen(launch: &Launch) -> Result<TcpListener, RankError> {
-    let addresses = addresses(launch)?;
-    let listener = match TcpListener::bind(&addresses[..]) {
+    let mut failed = None;
+    for addresses in addresses(launch)? {
+        match listen_at(&addresses) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => {
+                let is_taken = error.kind() == io::ErrorKind::AddrInUse;
+                failed = Some(error);
+                if !is_taken {
+                    break;
+                }
+            }
+        }
+    }
+    let error = failed.expect("a launch has a port");
+    let (host, ports) = (&launch.host, ports_in_words(launch));
+    let message = match error.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "expected {ports} of {host} to be free, found that a program listens there; end it, or \
+             choose another port with MASTER_PORT"
+        ),
+        _ => {
+            format!("cannot listen at {ports} of {host}: {error}; set MASTER_ADDR and MASTER_PORT")
+        }
+    };
+    Err(RankError::Unreachable { rank: 0, message })
+}
+
+/// Listens at one of these addresses; where they are another machine's name for this one, at all.
+fn listen_at(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
+    match TcpListener::bind(addresses) {
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
-            TcpListener::bind((Ipv6Addr::UNSPECIFIED, launch.port))
-                .or_else(|_| TcpListener::bind(("0.0.0.0", launch.port)))
+            let port = addresses[0].port();
+            TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
+                .or_else(|_| TcpListener::bind(("0.0.0.0", port)))
         }
         bound => bound,
-    };
-    listener.map_err(|error| {
-        let (host, port) = (&launch.host, launch.port);
-        let message = match error.kind() {
-            io::ErrorKind::AddrInUse => format!(
-                "expected port {port} of {host} to be free, found that a program listens there; \
-                 end it, or choose another port with MASTER_PORT"
-            ),
-            _ => {
-                format!("cannot listen at {host}:{port}: {error}; set MASTER_ADDR and MASTER_PORT")
-            }
-        };
-        RankError::Unreachable { rank: 0, message }
-    })
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 //! One thread hears what rank 0 says, so that a fault is known while the rank works. Invariant:
 //! nobody waits for an answer longer than rank 0 would wait for a rank.
 
-use super::address::addresses;
+use super::address::{addresses, ports_in_words};
+use super::first::GREETING;
 use crate::Launch;
 use crate::frame::{Frame, Greeting, MODEST, share};
 use crate::meeting::gone_meanwhile;
@@ -19,6 +20,9 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Between two tries to reach rank 0, which may start later.
 const AGAIN: Duration = Duration::from_millis(50);
+
+/// Time limit for one try.
+const CONNECTING: Duration = Duration::from_secs(10);
 
 /// Any rank but 0.
 #[derive(Debug)]
@@ -80,35 +84,18 @@ impl Other {
         (mesh, greeting): (&Mesh, Greeting),
         patience: Duration,
     ) -> Result<Self, RankError> {
-        let (rank, mut stream) = (greeting.rank, reach(launch, patience)?);
-        let broken = |error: io::Error| {
-            let (host, port) = (&launch.host, launch.port);
-            let expected = format!("expected rank 0 at {host}:{port}");
-            let message = match error.kind() {
-                io::ErrorKind::InvalidData => format!(
-                    "{expected}, found another program; choose another port with MASTER_PORT"
-                ),
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!(
-                    "{expected}, found that it does not answer; look into the process that \
-                     listens there"
-                ),
-                _ => format!("{expected}, found that it ended ({error}); what it said tells why"),
-            };
-            RankError::Unreachable { rank: 0, message }
-        };
-        let greet = |stream: &mut TcpStream| {
-            stream.set_nodelay(true)?;
+        let rank = greeting.rank;
+        let mut stream = reach(launch, &greeting, patience)?;
+        let mut welcome = || {
             stream.set_read_timeout(Some(patience + GRACE))?;
-            stream.write_all(&Frame::Hello(greeting).to_bytes())?;
-            let answer = Frame::read(stream, MODEST)?;
+            let answer = Frame::read(&mut stream, MODEST)?;
             stream.set_read_timeout(None)?;
             Ok(answer)
         };
-        match greet(&mut stream).map_err(broken)? {
+        match welcome().map_err(|error| broken(launch, &error))? {
             Frame::Welcome => {}
             Frame::Fault(fault) => return Err(fault),
-            Frame::Refused(message) => return Err(RankError::Unreachable { rank: 0, message }),
-            _ => return Err(broken(io::ErrorKind::InvalidData.into())),
+            _ => return Err(broken(launch, &io::ErrorKind::InvalidData.into())),
         }
         let said = Said {
             answer: None,
@@ -126,28 +113,77 @@ impl Other {
     }
 }
 
-/// Connects, as soon as rank 0 listens.
-fn reach(launch: &Launch, patience: Duration) -> Result<TcpStream, RankError> {
+/// Why rank 0 does not answer as it should.
+fn broken(launch: &Launch, error: &io::Error) -> RankError {
+    let expected = format!("expected rank 0 at {} of {}", ports_in_words(launch), launch.host);
+    let message = match error.kind() {
+        io::ErrorKind::InvalidData => {
+            format!("{expected}, found another program; choose another port with MASTER_PORT")
+        }
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!(
+            "{expected}, found that it does not answer; look into the process that listens there"
+        ),
+        _ => format!("{expected}, found that it ended ({error}); what it said tells why"),
+    };
+    RankError::Unreachable { rank: 0, message }
+}
+
+/// Finds rank 0, as soon as it listens, and greets it.
+///
+/// Strangers may listen at some of several ports. At a single one they are an error.
+fn reach(launch: &Launch, greeting: &Greeting, patience: Duration) -> Result<TcpStream, RankError> {
     let deadline = Instant::now() + patience;
+    let hello = Frame::Hello(greeting.clone()).to_bytes();
+    let answer = if launch.port_is_held { GREETING } else { patience + GRACE };
     loop {
-        let error = match addresses(launch).map(|all| TcpStream::connect(&all[..])) {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => {
-                let (host, port, seconds) = (&launch.host, launch.port, patience.as_secs());
-                let message = format!(
-                    "expected it to listen at {host}:{port} within {seconds} s, found that it \
-                     does not ({error}); start rank 0, or set MASTER_ADDR and MASTER_PORT to where \
-                     it is"
-                );
-                RankError::Unreachable { rank: 0, message }
-            }
-            Err(error) => error,
+        let (addresses, unknown) = match addresses(launch) {
+            Ok(addresses) => (addresses, None),
+            // A name may be known a little later.
+            Err(error) => (vec![], Some(error)),
         };
+        let mut failed = None;
+        for address in addresses.into_iter().flatten() {
+            let mut stream = match TcpStream::connect_timeout(&address, CONNECTING) {
+                Ok(stream) => stream,
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    continue;
+                }
+            };
+            match greet(&mut stream, &hello, answer) {
+                Ok(Frame::Known) => return Ok(stream),
+                Ok(Frame::Fault(fault)) => return Err(fault),
+                _ if launch.port_is_held => {}
+                Ok(Frame::Refused(message)) => {
+                    return Err(RankError::Unreachable { rank: 0, message });
+                }
+                Ok(_) => return Err(broken(launch, &io::ErrorKind::InvalidData.into())),
+                Err(error) => return Err(broken(launch, &error)),
+            }
+        }
         if Instant::now() >= deadline {
-            return Err(error);
+            if let Some(error) = unknown {
+                return Err(error);
+            }
+            let (host, ports) = (&launch.host, ports_in_words(launch));
+            let seconds = patience.as_secs();
+            let why = failed.map(|error| format!(" ({error})")).unwrap_or_default();
+            let message = format!(
+                "expected it to listen at {ports} of {host} within {seconds} s, found that it does \
+                 not{why}; start rank 0, or set MASTER_ADDR and MASTER_PORT to where it is"
+            );
+            return Err(RankError::Unreachable { rank: 0, message });
         }
         thread::sleep(AGAIN);
     }
+}
+
+/// Says who this is, and gives what comes back within `answer`.
+fn greet(stream: &mut TcpStream, hello: &[u8], answer: Duration) -> io::Result<Frame> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(answer))?;
+    stream.write_all(hello)?;
+    Frame::read(stream, MODEST)
 }
 
 /// Hears rank 0 until it ends.
