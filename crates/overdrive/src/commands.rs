@@ -29,8 +29,33 @@ use clap::CommandFactory;
 use overdrive::bench::exit::Exit;
 use overdrive_process::Stop;
 
+/// The name of a command that measures or writes, and does so in one process. A launcher may start
+/// any other one several times: ranks of `train` and `generate` join, and the rest only prints.
+fn of_one_process(command: &Command) -> Option<&'static str> {
+    Some(match command {
+        Command::Run(_) => "run",
+        Command::Bench(_) => "bench",
+        Command::Eval(_) => "eval",
+        Command::Export(_) => "export",
+        Command::Profile(_) => "profile",
+        Command::Optimize(_) => "optimize",
+        Command::Quantize(_) => "quantize",
+        Command::Report(_) => "report",
+        Command::Regress(_) => "regress",
+        Command::Train(_)
+        | Command::Generate(_)
+        | Command::Explain(_)
+        | Command::Compare(_)
+        | Command::History(_)
+        | Command::Models(_)
+        | Command::Info(_)
+        | Command::Completions { .. } => return None,
+    })
+}
+
 /// Runs a command to its exit code; those that take long, or write, heed `stop`.
 pub(crate) fn run(command: Command, stop: &Stop) -> Result<Exit, Failure> {
+    of_one_process(&command).map_or(Ok(()), ranks::only_one)?;
     match command {
         Command::Run(arguments) => run::run(&arguments, stop),
         Command::Bench(arguments) => bench::bench(&arguments, stop),

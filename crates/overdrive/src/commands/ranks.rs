@@ -50,6 +50,23 @@ pub(crate) fn run(
     work(launch.map(|launch| Launched { launch, mesh, patience }))
 }
 
+/// Errs where a launcher started several processes of a command whose ranks do not join: each would
+/// do all of the work, and measure while the others do.
+pub(crate) fn only_one(command: &str) -> Result<(), Failure> {
+    // Variables that tell of no launch are none of such a command's business.
+    let Ok(Some(launch)) = Launch::of_environment() else { return Ok(()) };
+    let study = match command {
+        "run" => "; the study `distributed` starts ranks of its own",
+        _ => "",
+    };
+    Err(Failure::bad_input(format!(
+        "`{command}`: expected one process, found that the launcher started {}; only ranks of \
+         `train` and `generate` work together: start it once, without the launcher and its \
+         variables (unset WORLD_SIZE){study}",
+        launch.size
+    )))
+}
+
 /// Errs where one GPU is asked for, since each rank needs its own.
 fn check_device(machine: &Machine, ranks: usize) -> Result<(), Failure> {
     let Some(gpu) = devices::named_gpu(machine)? else { return Ok(()) };

@@ -270,3 +270,35 @@ fn ranks_that_a_launcher_starts_join_by_themselves() {
     let ended = Underway::with(&folder, program, &words, &[("RANK", "1")]).end();
     ended.ends(2, &["started by torchrun: expected the variable WORLD_SIZE, found none"]);
 }
+
+/// Each process would do the whole work of these, and write the same files.
+#[test]
+fn a_launcher_starts_no_copies_of_a_command_without_ranks() {
+    let folder = Folder::new();
+    let program = env!("CARGO_BIN_EXE_overdrive");
+    let variables =
+        [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "::1"), ("MASTER_PORT", "9")];
+    let under = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        Underway::with(&folder, program, &words, &variables).end()
+    };
+    for line in [
+        "bench mlp",
+        "run attention",
+        "eval mlp --inputs inputs.npz",
+        "export mlp --onnx mlp.onnx",
+        "profile mlp",
+        "optimize mlp",
+        "quantize mlp",
+        "report results",
+        "regress",
+    ] {
+        let name = line.split(' ').next().unwrap();
+        let expected = format!("`{name}`: expected one process, found that the launcher started 2");
+        under(line).ends(2, &[&expected, "only ranks of `train` and `generate` work together"]);
+    }
+    let ended = under("run distributed");
+    ended.ends(2, &["the study `distributed` starts ranks of its own"]);
+    assert_eq!(fs::read_dir(folder.path("")).unwrap().count(), 0, "nothing is written");
+    under("models").ends(0, &["digits-mlp"]);
+}
