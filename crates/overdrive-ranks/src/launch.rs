@@ -43,8 +43,9 @@ pub struct Launch {
     pub rank: usize,
     /// Ranks of the run.
     pub size: usize,
-    /// Its number among the ranks on this machine: the GPU that it takes.
-    pub local_rank: usize,
+    /// Its number among the ranks on this machine: the GPU that it takes. None where the launcher
+    /// does not say.
+    pub local_rank: Option<usize>,
     /// Ranks that share the cores of this machine; 1 where the launcher may have bound each rank to
     /// cores of its own.
     pub sharing: usize,
@@ -82,6 +83,9 @@ const BESIDE: u16 = 16;
 
 /// `True` where torchrun's store listens at `MASTER_PORT`.
 const AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
+
+/// Set by Kubernetes' training operator, for torchrun; a number, or `auto`, `gpu` or `cpu`.
+const POD_RANKS: &str = "PET_NPROC_PER_NODE";
 
 const TORCHRUN: &str = "torchrun";
 const OPEN_MPI: &str = "Open MPI";
@@ -178,7 +182,7 @@ impl Launch {
     /// Rank `rank` of `size` that this machine runs by itself, meeting at a port of it.
     pub fn local(rank: usize, size: usize, port: u16, run: &str) -> Self {
         let (host, run) = ("127.0.0.1".to_owned(), run.to_owned());
-        let (local_rank, transport) = (rank, Transport::Tcp);
+        let (local_rank, transport) = (Some(rank), Transport::Tcp);
         let port_is_held = false;
         Self { rank, size, local_rank, sharing: size, transport, host, port, port_is_held, run }
     }
@@ -194,13 +198,13 @@ impl Launch {
         }
     }
 
-    /// The variables that say so to the process, as torchrun has them.
+    /// The variables that say so to the process, as torchrun has them. An empty one counts as none.
     pub fn variables(&self) -> [(&'static str, String); 8] {
         let held = if self.port_is_held { "True" } else { "False" };
         [
             ("RANK", self.rank.to_string()),
             ("WORLD_SIZE", self.size.to_string()),
-            ("LOCAL_RANK", self.local_rank.to_string()),
+            ("LOCAL_RANK", self.local_rank.map(|rank| rank.to_string()).unwrap_or_default()),
             ("LOCAL_WORLD_SIZE", self.sharing.to_string()),
             ("MASTER_ADDR", self.host.clone()),
             ("MASTER_PORT", self.port.to_string()),
@@ -212,7 +216,11 @@ impl Launch {
 
 fn torchrun(of: &Variables<'_>) -> Result<Launch, LaunchError> {
     let (rank, size) = (of.required("RANK")?, of.required("WORLD_SIZE")?);
-    let local_rank = of.number("LOCAL_RANK")?.unwrap_or(rank);
+    let local_rank = of.number("LOCAL_RANK")?;
+    if let (None, Some(ranks)) = (local_rank, several_of_pod(of)) {
+        let expected = format!("torchrun to start {POD_RANKS}={ranks} ranks in each pod");
+        return Err(of.error(expected, "a process without LOCAL_RANK".to_owned()));
+    }
     let sharing = of.number("LOCAL_WORLD_SIZE")?.unwrap_or(1).max(1);
     let run = of.text("TORCHELASTIC_RUN_ID").unwrap_or_default();
     if size == 0 {
@@ -226,6 +234,12 @@ fn torchrun(of: &Variables<'_>) -> Result<Launch, LaunchError> {
     let launch =
         Launch { rank, size, local_rank, sharing, transport, host, port, port_is_held, run };
     within(launch, of, ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
+}
+
+/// Ranks that Kubernetes' training operator wants in each pod, if several. Its `WORLD_SIZE` counts
+/// them, but its `RANK` numbers the pods.
+fn several_of_pod(of: &Variables<'_>) -> Option<usize> {
+    of.text(POD_RANKS)?.trim().parse().ok().filter(|ranks| *ranks > 1)
 }
 
 fn open_mpi(of: &Variables<'_>) -> Result<Launch, LaunchError> {
@@ -244,7 +258,7 @@ fn open_mpi(of: &Variables<'_>) -> Result<Launch, LaunchError> {
         #[cfg(feature = "mpi")]
         Transport::Mpi => (String::new(), 0),
     };
-    let (run, port_is_held) = (job.unwrap_or_default(), false);
+    let (run, local_rank, port_is_held) = (job.unwrap_or_default(), Some(local_rank), false);
     let launch =
         Launch { rank, size, local_rank, sharing: 1, transport, host, port, port_is_held, run };
     within(launch, of, names)
@@ -269,7 +283,7 @@ fn slurm(of: &Variables<'_>) -> Result<Launch, LaunchError> {
         let host = listed.or_else(|| first("SLURM_LAUNCH_NODE_IPADDR"));
         (host, run.as_deref().map(port_of))
     })?;
-    let (run, port_is_held) = (run.unwrap_or_default(), false);
+    let (run, local_rank, port_is_held) = (run.unwrap_or_default(), Some(local_rank), false);
     let transport = Transport::Tcp;
     let launch =
         Launch { rank, size, local_rank, sharing: 1, transport, host, port, port_is_held, run };
@@ -290,8 +304,8 @@ fn within(
         let found = format!("{rank}={} and {size}={}", launch.rank, launch.size);
         return Err(of.error(format!("{rank} below {size}"), found));
     }
-    if launch.local_rank >= launch.size {
-        let found = format!("{local}={} and {size}={}", launch.local_rank, launch.size);
+    if let Some(number) = launch.local_rank.filter(|number| *number >= launch.size) {
+        let found = format!("{local}={number} and {size}={}", launch.size);
         return Err(of.error(format!("{local} below {size}"), found));
     }
     Ok(launch)

@@ -34,7 +34,7 @@ fn torchrun_says_all() {
     let expected = Launch {
         rank: 5,
         size: 8,
-        local_rank: 1,
+        local_rank: Some(1),
         sharing: 4,
         transport: Transport::Tcp,
         host: "node0".to_owned(),
@@ -66,7 +66,7 @@ const SLURM: [(&str, &str); 6] = [
 #[test]
 fn slurm_says_where_its_first_node_is() {
     let launch = of(&SLURM).unwrap().unwrap();
-    assert_eq!((launch.rank, launch.size, launch.local_rank), (3, 4, 1));
+    assert_eq!((launch.rank, launch.size, launch.local_rank), (3, 4, Some(1)));
     assert_eq!((launch.host.as_str(), launch.run.as_str()), ("gpu03", "77.0"));
     assert!(launch.port >= 20_000);
     // A step of fewer tasks, on the second node, with an address of the user's.
@@ -146,6 +146,28 @@ fn what_is_missing_or_wrong_is_named() {
     }
     let error = with(&SLURM, &[("SLURM_LOCALID", "")]);
     assert!(error.contains("Slurm: expected the variable SLURM_LOCALID"), "{error}");
+}
+
+/// One process in each pod, as Kubernetes' training operator starts it.
+#[test]
+fn a_pod_does_not_say_which_gpu() {
+    let pod = [TORCHRUN[0], TORCHRUN[1], TORCHRUN[4], TORCHRUN[5]];
+    assert_eq!(of(&pod).unwrap().unwrap().local_rank, None);
+    for (ranks, is_meant) in [("1", true), ("auto", true), ("8", false)] {
+        let mut pod = pod.to_vec();
+        pod.push(("PET_NPROC_PER_NODE", ranks));
+        match of(&pod) {
+            Ok(launch) => assert!(is_meant && launch.is_some()),
+            Err(error) => {
+                let expected = "torchrun to start PET_NPROC_PER_NODE=8 ranks in each pod, found a \
+                                process without LOCAL_RANK; start with torchrun";
+                assert!(!is_meant && error.to_string().contains(expected), "{error}");
+            }
+        }
+        // Those that torchrun started there have one.
+        pod.push(TORCHRUN[2]);
+        assert_eq!(of(&pod).unwrap().unwrap().local_rank, Some(1));
+    }
 }
 
 #[test]

@@ -87,7 +87,7 @@ pub(crate) fn open(machine: &Machine) -> Result<Opened, Failure> {
 /// A rank's number on its machine, and its connection to the others.
 pub(crate) struct OfRank {
     /// The GPU that it takes, if it is not told another.
-    pub local_rank: usize,
+    pub local_rank: Option<usize>,
     /// Ranks that share the cores of the machine.
     pub sharing: usize,
     pub communicator: Arc<dyn Communicator>,
@@ -96,14 +96,7 @@ pub(crate) struct OfRank {
 /// The device asked for; of a rank, the one that is its own.
 pub(crate) fn open_as(machine: &Machine, rank: Option<OfRank>) -> Result<Opened, Failure> {
     let Some(OfRank { local_rank, sharing, communicator }) = rank else { return open(machine) };
-    let gpu = match (choice(machine)?, gpus()) {
-        (DeviceChoice::Cpu, _) | (DeviceChoice::Auto, 0) => None,
-        (DeviceChoice::Cuda(ordinal), _) => Some(ordinal),
-        // The launcher may show each rank its GPU alone.
-        (DeviceChoice::Auto, 1) => Some(0),
-        (DeviceChoice::Auto, _) => Some(local_rank),
-    };
-    match gpu {
+    match gpu_of_rank(choice(machine)?, gpus(), local_rank)? {
         None => {
             let threads = match machine.threads {
                 Some(asked) => asked as usize,
@@ -120,6 +113,28 @@ pub(crate) fn open_as(machine: &Machine, rank: Option<OfRank>) -> Result<Opened,
             Ok(Opened { backend, threads: 1, described })
         }
     }
+}
+
+/// The GPU of a rank that sees so many; none where it works on the processor.
+fn gpu_of_rank(
+    choice: DeviceChoice,
+    seen: usize,
+    local_rank: Option<usize>,
+) -> Result<Option<usize>, Failure> {
+    let unnumbered = || {
+        Failure::bad_input(format!(
+            "expected LOCAL_RANK, which says which of the {seen} GPUs here this rank takes, found \
+             none; let torchrun start a rank for each GPU, or give --device cuda:0 where this rank \
+             is the only one on its machine"
+        ))
+    };
+    Ok(match (choice, seen) {
+        (DeviceChoice::Cpu, _) | (DeviceChoice::Auto, 0) => None,
+        (DeviceChoice::Cuda(ordinal), _) => Some(ordinal),
+        // The launcher may show each rank its GPU alone.
+        (DeviceChoice::Auto, 1) => Some(0),
+        (DeviceChoice::Auto, _) => Some(local_rank.ok_or_else(unnumbered)?),
+    })
 }
 
 /// Devices for ranks that are threads of this process: GPUs from the one that was opened on, or
@@ -294,5 +309,17 @@ mod tests {
         let failure = counts(&[2, 4], Some(2)).expect_err("there are two GPUs");
         assert_eq!(failure.exit, Exit::BadInput);
         assert!(failure.message.contains("at most 2") && failure.message.contains("found 4"));
+    }
+
+    #[test]
+    fn a_rank_takes_no_gpu_that_may_be_anothers() {
+        let gpu = |choice, seen, local_rank| gpu_of_rank(choice, seen, local_rank).ok();
+        assert_eq!(gpu(DeviceChoice::Auto, 8, Some(3)), Some(Some(3)));
+        assert_eq!(gpu(DeviceChoice::Auto, 1, None), Some(Some(0)));
+        assert_eq!(gpu(DeviceChoice::Auto, 0, None), Some(None));
+        assert_eq!(gpu(DeviceChoice::Cuda(2), 8, None), Some(Some(2)));
+        let failure = gpu_of_rank(DeviceChoice::Auto, 8, None).expect_err("it would be a guess");
+        let expected = "expected LOCAL_RANK, which says which of the 8 GPUs";
+        assert!(failure.message.starts_with(expected), "{}", failure.message);
     }
 }
