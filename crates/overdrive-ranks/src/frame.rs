@@ -52,6 +52,8 @@ pub(crate) enum Frame {
     Failed(usize),
     /// From rank 0, unasked: the ranks cannot go on. An exchange under way has its own answer.
     Told(RankError),
+    /// Over TCP, each second: the sender's process works, whatever it computes.
+    Alive,
     /// To all, over MPI: the patience is over, and this is the rank that the sender waits for.
     #[cfg(feature = "mpi")]
     Waits(usize),
@@ -68,6 +70,7 @@ impl Frame {
                 framed(1, &[&content])
             }
             Frame::Known => framed(12, &[]),
+            Frame::Alive => framed(13, &[]),
             Frame::Welcome => framed(2, &[]),
             Frame::Refused(why) => framed(3, &[why.as_bytes()]),
             Frame::Share { group, what, bytes } => share(&Exchange { group, what, bytes }),
@@ -129,6 +132,7 @@ impl Frame {
             #[cfg(feature = "mpi")]
             11 => Frame::Waits(rest.number()?),
             12 => Frame::Known,
+            13 => Frame::Alive,
             _ => return None,
         };
         rest.0.is_empty().then_some(frame)
@@ -257,6 +261,7 @@ mod tests {
                 rank: 1,
             }),
             Frame::Known,
+            Frame::Alive,
             Frame::Welcome,
             Frame::Refused(text("another run")),
             Frame::Share { group: vec![0, 3], what: what(), bytes: vec![1, 2, 3] },

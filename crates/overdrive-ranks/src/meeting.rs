@@ -272,6 +272,16 @@ impl Member {
         }
     }
 
+    /// Nobody hears of it any more, which is the fault of the meeting; unless it left before.
+    pub(crate) fn lost(&self, fault: RankError) {
+        let mut book = self.meeting.book();
+        if book.ranks[self.rank] != Presence::Left {
+            book.fail(fault);
+        }
+        drop(book);
+        self.ended();
+    }
+
     /// Comes to exchange `number` of a group and waits for the others.
     fn wait(
         &self,

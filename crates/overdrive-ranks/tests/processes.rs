@@ -243,19 +243,49 @@ fn a_rank_that_hangs_is_named_and_all_end() {
     }
 }
 
-/// Even the process that carries the bytes may be the one that hangs.
+/// A rank whose process is stopped is named in seconds, also the one that carries the bytes, and
+/// whether others wait for it or work.
 #[cfg(unix)]
 #[test]
-fn a_stopped_rank_0_is_named_too() {
-    let mut ranks = start(2, |_| "meets 8000".to_owned());
+fn a_stopped_rank_is_named_long_before_the_patience_ends() {
+    for stopped in [3, 0] {
+        let act = |rank| match rank {
+            r if r == stopped => format!("stays {PATIENT}"),
+            r if r % 2 == stopped % 2 => format!("waits {PATIENT}"),
+            _ => format!("works {PATIENT}"),
+        };
+        let mut ranks = start(4, act);
+        for rank in &mut ranks {
+            assert_eq!(rank.says(), "ready");
+        }
+        let stop = format!("kill -s STOP {}", ranks[stopped].child.id());
+        assert!(Command::new("sh").args(["-c", &stop]).status().unwrap().success());
+        for (number, rank) in ranks.iter_mut().enumerate().filter(|(r, _)| *r != stopped) {
+            let said = rank.says();
+            let expected = format!(
+                "cannot reach rank {stopped}: expected a sign of life each second, found none for \
+                 15 s"
+            );
+            assert!(said.starts_with(&expected), "rank {number}: {said}");
+        }
+    }
+}
+
+/// One that computes for longer gives signs of life.
+#[test]
+fn a_busy_rank_is_waited_for() {
+    let mut ranks = start(4, |_| format!("meets {PATIENT}"));
     for rank in &mut ranks {
         assert_eq!(rank.says(), "ready");
     }
-    let stop = format!("kill -s STOP {}", ranks[0].child.id());
-    assert!(Command::new("sh").args(["-c", &stop]).status().unwrap().success());
-    ranks[1].to.write_all(b"go on\n").unwrap();
-    let said = ranks[1].says();
-    assert!(said.starts_with("rank 0 did not come to tensor in 8 s"), "{said}");
+    for number in [1, 2, 3] {
+        ranks[number].to.write_all(b"go on\n").unwrap();
+    }
+    std::thread::sleep(Duration::from_secs(18));
+    ranks[0].to.write_all(b"go on\n").unwrap();
+    for rank in &mut ranks {
+        assert_eq!(rank.says(), "done");
+    }
 }
 
 /// How a link fails.
@@ -321,6 +351,16 @@ fn a_message_that_is_lost_names_its_rank_to_all() {
     for number in [0, 1, 3] {
         let said = ranks[number].says();
         assert!(said.starts_with("rank 2 did not come to"), "{number}: {said}");
+    }
+}
+
+/// So are its signs of life, which are missed before the patience ends.
+#[test]
+fn a_link_that_carries_nothing_names_its_rank_to_all() {
+    let mut ranks = with_failing(Fault::Lost, PATIENT);
+    for rank in &mut ranks {
+        let said = rank.says();
+        assert!(said.starts_with("cannot reach rank 2: expected a sign of life"), "{said}");
     }
 }
 

@@ -5,13 +5,14 @@
 //! rank 0 outlives what it has to tell. It ends only after the others have, or a few seconds after
 //! a fault.
 
+use super::alive::{Alive, BEAT, silent};
 use crate::frame::{Frame, Greeting, MODEST, shown};
 use crate::meeting::{Meeting, Member, News};
 use overdrive_ir::{Communicator, Exchange, Mesh, RankError};
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -165,20 +166,21 @@ fn serve(member: Arc<Member>, stream: TcpStream) -> Sender<Vec<u8>> {
     let (requests, to_do) = channel();
     let (heard, from) = (Arc::clone(&member), Arc::clone(&stream));
     thread::spawn(move || {
-        while let Ok(frame) = Frame::read(&mut &*from, u64::MAX) {
-            if frame == Frame::Leave {
-                heard.leave();
-            }
-            if requests.send(frame).is_err() {
-                break;
-            }
+        let ended = hear(&from, &heard, &requests);
+        match ended.kind() {
+            io::ErrorKind::TimedOut => heard.lost(silent(heard.rank())),
+            _ => heard.ended(),
         }
-        heard.ended();
     });
     let answers = outbox.clone();
     thread::spawn(move || take_part(&member, &to_do, &answers));
     thread::spawn(move || {
-        for bytes in to_send {
+        loop {
+            let bytes = match to_send.recv_timeout(BEAT) {
+                Ok(bytes) => bytes,
+                Err(RecvTimeoutError::Timeout) => Frame::Alive.to_bytes(),
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
             if (&*stream).write_all(&bytes).is_err() {
                 break;
             }
@@ -186,6 +188,28 @@ fn serve(member: Arc<Member>, stream: TcpStream) -> Sender<Vec<u8>> {
         let _ = stream.shutdown(Shutdown::Both);
     });
     outbox
+}
+
+/// Passes on what a rank asks for until it ends; says how.
+fn hear(stream: &TcpStream, member: &Member, requests: &Sender<Frame>) -> io::Error {
+    let mut from = match Alive::new(stream) {
+        Ok(from) => from,
+        Err(error) => return error,
+    };
+    loop {
+        match Frame::read(&mut from, u64::MAX) {
+            Ok(Frame::Alive) => continue,
+            Ok(frame) => {
+                if frame == Frame::Leave {
+                    member.leave();
+                }
+                if requests.send(frame).is_err() {
+                    return io::ErrorKind::InvalidData.into();
+                }
+            }
+            Err(error) => return error,
+        }
+    }
 }
 
 /// Does what a rank asks for until it leaves.

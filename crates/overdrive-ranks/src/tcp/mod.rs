@@ -7,6 +7,7 @@
 //! and whoever can reach the port can take part. So use it on trusted networks only.
 
 mod address;
+mod alive;
 mod first;
 mod join;
 mod other;

@@ -1,15 +1,17 @@
 //! A rank that is not rank 0: its connection to rank 0, through which it reaches the others.
 //!
-//! One thread hears what rank 0 says, so that a fault is known while the rank works. Invariant:
-//! nobody waits for an answer longer than rank 0 would wait for a rank.
+//! One thread hears what rank 0 says, so that a fault is known while the rank works. Another one
+//! gives signs of life. Invariant: nobody waits for an answer longer than rank 0 lives, which waits
+//! for no rank longer than the patience.
 
 use super::address::{addresses, ports_in_words};
+use super::alive::{Alive, BEAT, silent};
 use super::first::GREETING;
 use crate::Launch;
 use crate::frame::{Frame, Greeting, MODEST, share};
 use crate::meeting::gone_meanwhile;
 use overdrive_ir::{Communicator, Exchange, Mesh, RankError};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -30,10 +32,25 @@ pub(super) struct Other {
     rank: usize,
     mesh: Mesh,
     patience: Duration,
-    stream: Arc<TcpStream>,
+    line: Arc<Line>,
     /// One exchange at a time.
     turn: Mutex<()>,
     inbox: Arc<Inbox>,
+}
+
+/// The connection.
+#[derive(Debug)]
+struct Line {
+    stream: TcpStream,
+    /// One message at a time.
+    writing: Mutex<()>,
+}
+
+impl Line {
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        (&self.stream).write_all(bytes)
+    }
 }
 
 /// Messages from rank 0.
@@ -50,8 +67,6 @@ struct Said {
     failed: Option<usize>,
     /// Rank 0 knows that this rank is done, or is gone itself.
     is_over: bool,
-    /// When the last bytes came.
-    heard: Instant,
     /// The exchange that this rank waits for.
     at: Option<String>,
 }
@@ -66,17 +81,6 @@ impl Inbox {
     }
 }
 
-/// Bytes from rank 0; notes when they came.
-struct Heard<'a>(&'a TcpStream, &'a Inbox);
-
-impl Read for Heard<'_> {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let count = self.0.read(to)?;
-        self.1.said().heard = Instant::now();
-        Ok(count)
-    }
-}
-
 impl Other {
     /// Greets rank 0, and waits until all are there.
     pub(super) fn join(
@@ -88,28 +92,26 @@ impl Other {
         let mut stream = reach(launch, &greeting, patience)?;
         let mut welcome = || {
             stream.set_read_timeout(Some(patience + GRACE))?;
-            let answer = Frame::read(&mut stream, MODEST)?;
-            stream.set_read_timeout(None)?;
-            Ok(answer)
+            Frame::read(&mut stream, MODEST)
         };
         match welcome().map_err(|error| broken(launch, &error))? {
             Frame::Welcome => {}
             Frame::Fault(fault) => return Err(fault),
             _ => return Err(broken(launch, &io::ErrorKind::InvalidData.into())),
         }
-        let said = Said {
-            answer: None,
-            fault: None,
-            failed: None,
-            is_over: false,
-            heard: Instant::now(),
-            at: None,
-        };
+        let said = Said { answer: None, fault: None, failed: None, is_over: false, at: None };
         let inbox = Arc::new(Inbox { said: Mutex::new(said), changed: Condvar::new() });
-        let stream = Arc::new(stream);
-        let (from, to) = (Arc::clone(&stream), Arc::clone(&inbox));
-        thread::spawn(move || hear(&from, &to));
-        Ok(Self { rank, mesh: mesh.clone(), patience, stream, turn: Mutex::new(()), inbox })
+        let line = Arc::new(Line { stream, writing: Mutex::new(()) });
+        let (from, to) = (Arc::clone(&line), Arc::clone(&inbox));
+        thread::spawn(move || hear(&from.stream, &to));
+        let alive = Arc::clone(&line);
+        thread::spawn(move || {
+            // The end of this rank closes the connection.
+            while alive.send(&Frame::Alive.to_bytes()).is_ok() {
+                thread::sleep(BEAT);
+            }
+        });
+        Ok(Self { rank, mesh: mesh.clone(), patience, line, turn: Mutex::new(()), inbox })
     }
 }
 
@@ -188,30 +190,45 @@ fn greet(stream: &mut TcpStream, hello: &[u8], answer: Duration) -> io::Result<F
 
 /// Hears rank 0 until it ends.
 fn hear(stream: &TcpStream, inbox: &Inbox) {
-    while let Ok(frame) = Frame::read(&mut Heard(stream, inbox), u64::MAX) {
+    let ended = heard(stream, inbox);
+    let mut said = inbox.said();
+    if !said.is_over {
+        let fault = match (&said.at, ended.kind()) {
+            (_, io::ErrorKind::TimedOut) => silent(0),
+            (Some(what), _) => RankError::Gone { rank: 0, what: what.clone() },
+            (None, _) => gone_meanwhile(0),
+        };
+        said.fault.get_or_insert(fault);
+        said.is_over = true;
+    }
+    drop(said);
+    inbox.changed.notify_all();
+}
+
+/// The same; says how it ended.
+fn heard(stream: &TcpStream, inbox: &Inbox) -> io::Error {
+    let mut from = match Alive::new(stream) {
+        Ok(from) => from,
+        Err(error) => return error,
+    };
+    loop {
+        let frame = match Frame::read(&mut from, u64::MAX) {
+            Ok(frame) => frame,
+            Err(error) => return error,
+        };
         let mut said = inbox.said();
         match frame {
+            Frame::Alive => continue,
             Frame::Shown(all) => said.answer = Some(Ok(all)),
             Frame::Fault(fault) => said.answer = Some(Err(fault)),
             Frame::Told(fault) => drop(said.fault.get_or_insert(fault)),
             Frame::Failed(rank) => drop(said.failed.get_or_insert(rank)),
             Frame::Bye => said.is_over = true,
-            _ => break,
+            _ => return io::ErrorKind::InvalidData.into(),
         }
         drop(said);
         inbox.changed.notify_all();
     }
-    let mut said = inbox.said();
-    if !said.is_over {
-        let what = said.at.clone();
-        said.fault.get_or_insert(match what {
-            Some(what) => RankError::Gone { rank: 0, what },
-            None => gone_meanwhile(0),
-        });
-        said.is_over = true;
-    }
-    drop(said);
-    inbox.changed.notify_all();
 }
 
 impl Communicator for Other {
@@ -238,9 +255,8 @@ impl Communicator for Other {
             said.at = Some(exchange.what.to_owned());
         }
         // If this fails, the thread that hears finds the same, and whose fault it is.
-        let _ = (&*self.stream).write_all(&share(exchange));
+        let _ = self.line.send(&share(exchange));
         let mut said = self.inbox.said();
-        said.heard = Instant::now();
         let all = loop {
             match said.answer.take() {
                 Some(Ok(all)) => break all,
@@ -250,14 +266,7 @@ impl Communicator for Other {
             if let Some(fault) = said.fault.clone().filter(|_| said.is_over) {
                 return Err(fault);
             }
-            let deadline = said.heard + self.patience + GRACE;
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let what = exchange.what.to_owned();
-                let late = RankError::Late { rank: 0, what, seconds: self.patience.as_secs() };
-                return Err(said.fault.insert(late).clone());
-            }
-            said = self.inbox.wait(said, left);
+            said = self.inbox.wait(said, BEAT);
         };
         said.at = None;
         drop(said);
@@ -279,7 +288,7 @@ impl Communicator for Other {
     }
 
     fn leave(&self) {
-        let _ = (&*self.stream).write_all(&Frame::Leave.to_bytes());
+        let _ = self.line.send(&Frame::Leave.to_bytes());
         let deadline = Instant::now() + GRACE;
         let mut said = self.inbox.said();
         while !said.is_over {
@@ -294,6 +303,6 @@ impl Communicator for Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        let _ = self.stream.shutdown(Shutdown::Both);
+        let _ = self.line.stream.shutdown(Shutdown::Both);
     }
 }

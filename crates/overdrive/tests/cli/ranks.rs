@@ -225,13 +225,27 @@ fn a_checkpoint_that_has_no_room_leaves_the_one_before() {
 #[test]
 fn a_rank_that_hangs_ends_all_and_is_named() {
     let folder = Folder::new();
-    let line = format!("{TRAIN} --steps 1000000000 --nproc 2 --rank-timeout 15 -o model");
+    let line = format!("{TRAIN} --steps 1000000000 --nproc 2 --rank-timeout 10 -o model");
     let mut underway = Underway::line(&folder, &line);
     let ranks = ranks_of(underway.id(), 2);
     underway.says("validation loss");
     send("STOP", ranks[1]);
     let late = "rank 1 did not come to";
-    underway.end().ends(3, &[late, "in 15 s", "rank 1 of 2 did not end by itself and was killed"]);
+    underway.end().ends(3, &[late, "in 10 s", "rank 1 of 2 did not end by itself and was killed"]);
+    ranks.into_iter().for_each(|rank| is_gone(&rank.to_string()));
+}
+
+/// A stopped process gives no signs of life: the others need not wait for the patience.
+#[test]
+fn a_rank_that_is_stopped_ends_all_in_seconds() {
+    let folder = Folder::new();
+    let line = format!("{TRAIN} --steps 1000000000 --nproc 3 -o model");
+    let mut underway = Underway::line(&folder, &line);
+    let ranks = ranks_of(underway.id(), 3);
+    underway.says("validation loss");
+    send("STOP", ranks[2]);
+    let silent = "cannot reach rank 2: expected a sign of life each second, found none for 15 s";
+    underway.end().ends(3, &[silent, "rank 2 of 3 did not end by itself and was killed"]);
     ranks.into_iter().for_each(|rank| is_gone(&rank.to_string()));
 }
 
