@@ -63,7 +63,7 @@ pub use recipes::{
     recipe_of, tuning_of, tuning_of_published,
 };
 pub use run::{Ending, Fit, Fitted, Observer};
-pub use schedule::{Decay, Schedule};
+pub use schedule::{BadDecay, Decay, Fall, Schedule};
 pub use shuffle::Shuffle;
 pub use step::{parameters, training_step, training_step_on};
 pub use trained::trained;

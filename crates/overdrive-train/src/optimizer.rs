@@ -45,6 +45,29 @@ pub(crate) struct Shared<'b> {
 }
 
 impl Optimizer {
+    /// AdamW as this rule has it. SGD has its decay alone.
+    pub fn adamw(&self) -> AdamW {
+        match *self {
+            Self::Sgd { weight_decay, .. } => AdamW { weight_decay, ..AdamW::default() },
+            Self::Adamw { betas, eps, weight_decay } => AdamW { betas, eps, weight_decay },
+        }
+    }
+
+    /// What is expected of a value that makes no sense, and that value.
+    pub(crate) fn fault(&self) -> Option<(&'static str, f64)> {
+        let AdamW { betas, eps, weight_decay } = self.adamw();
+        let momentum = match *self {
+            Self::Sgd { momentum, .. } => momentum,
+            Self::Adamw { .. } => 0.0,
+        };
+        let is_positive = |x: f64| x >= 0.0 && x.is_finite();
+        let decays = [betas[0], betas[1], momentum].into_iter();
+        let decay = decays.filter(|decay| !(0.0..1.0).contains(decay));
+        let decay = decay.map(|decay| ("betas and momentum of at least 0 and below 1", decay));
+        let rest = [("a weight decay of at least 0", weight_decay), ("eps of at least 0", eps)];
+        decay.chain(rest.into_iter().filter(|(_, x)| !is_positive(*x))).next()
+    }
+
     /// Declares the moments of the parameter `name`, and updates it and them.
     pub(crate) fn update<'b>(&self, name: &str, [p, g]: [Expr<'b>; 2], shared: Shared<'b>) {
         let (moments, threshold) = shared.moments;

@@ -173,8 +173,8 @@ impl Recipe {
     /// Errs with the first value that no training can use.
     ///
     /// # Errors
-    /// When a count is zero, a rate is not a number of at least 0, or the precision is none that
-    /// gradients have. When the format of codes is no fp8.
+    /// When a count is zero, or a rate, a decay or a value of the optimizer is out of its range. When
+    /// the precision is none that gradients have, or the format of codes is no fp8.
     pub fn check(&self) -> Result<(), TrainError> {
         let fault = |name: &str, expected: &str, found: String| {
             Err(TrainError::invalid(
@@ -195,6 +195,12 @@ impl Recipe {
         }
         if !(self.schedule.peak > 0.0 && self.schedule.peak.is_finite()) {
             return fault("learning rate", "a number above 0", self.schedule.peak.to_string());
+        }
+        if let Some((expected, found)) = self.schedule.decay.fault() {
+            return fault("decay", expected, found.to_string());
+        }
+        if let Some((expected, found)) = self.optimizer.fault() {
+            return fault("optimizer", expected, found.to_string());
         }
         if let Some(clip) = self.clip_norm.filter(|clip| clip.is_nan() || *clip <= 0.0) {
             return fault("clip_norm", "a number above 0", clip.to_string());

@@ -5,6 +5,7 @@
 
 mod examples;
 mod explain;
+mod optimization;
 mod optimize;
 mod quantize;
 mod shared;
@@ -13,6 +14,7 @@ mod train;
 mod values;
 
 pub(crate) use explain::{Explain, SubjectArguments};
+pub(crate) use optimization::{Betas, Clip, Optimization, OptimizerName};
 pub(crate) use optimize::{FormatName, Optimize};
 pub(crate) use quantize::{ExportName, MetricName, Quantize};
 pub(crate) use shared::{AttentionOptions, Isa, Machine, RankOptions, Replacing};

@@ -18,7 +18,7 @@ use overdrive::ir::backend::MemoryReport;
 use overdrive::ir::{DType, Mesh, Mode, Plan};
 use overdrive::passes::Skipped;
 use overdrive::train::data::Target;
-use overdrive::train::{Evaluation, Fitted, Moments, Observer, Recipe, StepReport};
+use overdrive::train::{Evaluation, Fitted, Moments, Observer, Optimizer, Recipe, StepReport};
 use overdrive_process::Stop;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -223,12 +223,17 @@ impl Observer for Watch {
     }
 }
 
-/// How a run differs from a plain one: formats, compression, moments, adapters, batches, ranks.
+/// How a run differs from a plain one: formats, update rule, compression, moments, adapters,
+/// batches, ranks.
 fn variant(recipe: &Recipe, mesh: Option<&Mesh>) -> Option<String> {
     let formats = recipe
         .float8
         .is_some()
         .then(|| recipe.formats().name().unwrap_or("fp8 by a recipe of the user").to_owned());
+    let optimizer = match recipe.optimizer {
+        Optimizer::Adamw { .. } => None,
+        Optimizer::Sgd { .. } => Some("sgd".to_owned()),
+    };
     let compression = recipe.compression.map(|scheme| format!("gradients {scheme}"));
     let moments = match recipe.moments {
         Moments::F32 => None,
@@ -237,7 +242,7 @@ fn variant(recipe: &Recipe, mesh: Option<&Mesh>) -> Option<String> {
     let lora = recipe.lora.map(|lora| format!("LoRA, rank {}", lora.rank));
     let batches = (recipe.accumulate > 1).then(|| format!("{} batches a step", recipe.accumulate));
     let mesh = mesh.map(|mesh| format!("ranks {mesh}"));
-    let parts = [formats, compression, moments, lora, batches, mesh];
+    let parts = [formats, optimizer, compression, moments, lora, batches, mesh];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }

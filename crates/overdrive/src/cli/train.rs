@@ -1,6 +1,7 @@
 //! Arguments of `train`.
 
 use super::explain::size;
+use super::optimization::Optimization;
 use super::shared::{Machine, RankOptions, Replacing};
 use super::values::{MomentsName, ShardName, formats};
 use clap::{Args, ValueEnum};
@@ -67,9 +68,9 @@ pub(crate) struct Train {
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..))]
     pub accumulate: u32,
-    /// Learning rate after the warm-up [default: the model's]
-    #[arg(long, value_name = "X", value_parser = learning_rate, allow_negative_numbers = true)]
-    pub lr: Option<f64>,
+    /// How it learns.
+    #[command(flatten)]
+    pub optimization: Optimization,
     /// Most memory of the device that a step may take: `512MiB`, `4GiB`, or bytes. Parameters,
     /// moments and the scratch of a GPU's kernels are included. To fit it, logits are made some
     /// rows at a time, and values are computed again. On a GPU moments and values wait in memory of
@@ -98,7 +99,7 @@ pub(crate) struct Train {
     /// TILE queries and keys (64 or 128 for speed). The folder has the weights as they were, and
     /// the gates in attention_gate.safetensors, for --attention-gate of other commands
     #[arg(long, value_name = "TILE", value_parser = clap::value_parser!(u32).range(1..=4096),
-        conflicts_with_all = ["lora", "resume", "patience", "memory_limit"])]
+        conflicts_with_all = ["lora", "resume", "patience", "memory_limit", "eval_every"])]
     pub gate: Option<u32>,
     /// Ranks.
     #[command(flatten)]
@@ -143,12 +144,6 @@ impl From<TargetName> for Target {
             TargetName::Quantity => Self::Quantity,
         }
     }
-}
-
-/// A learning rate that is one.
-fn learning_rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate: &f64| *rate > 0.0 && rate.is_finite());
-    rate.ok_or_else(|| "expected a number above 0".to_owned())
 }
 
 /// Rank and strength of adapters.

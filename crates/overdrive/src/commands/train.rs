@@ -3,6 +3,7 @@
 mod failure;
 mod gate;
 mod learnt;
+mod optimization;
 mod tabular;
 mod task;
 

@@ -26,6 +26,7 @@ mod memory;
 mod mpi;
 mod names;
 mod onnx_files;
+mod optimization;
 mod optimize;
 mod optimize_refused;
 mod outputs;

@@ -1,6 +1,7 @@
 //! The training task: model, data and recipe, as far as they are known before a device is opened.
 
 use super::failure::failure;
+use super::optimization::optimized;
 use super::tabular;
 use crate::cli::Train;
 use crate::commands::texts::{self, Length};
@@ -330,11 +331,7 @@ fn changed(arguments: &Train, recipe: Recipe) -> Result<Recipe, Failure> {
     let asked = arguments.patience.map(|patience| EarlyStop { patience });
     recipe.early_stop = asked.or(recipe.early_stop);
     recipe.batch = arguments.batch.map_or(recipe.batch, |batch| batch as usize);
-    recipe.schedule.peak = arguments.lr.unwrap_or(recipe.schedule.peak);
-    if let Some(steps) = arguments.steps {
-        recipe.schedule.warmup = recipe.schedule.warmup.min(steps / 10);
-        recipe.steps = steps;
-    }
+    let recipe = optimized(&arguments.optimization, arguments.steps, recipe)?;
     recipe.check().map_err(Failure::bad_input)?;
     Ok(recipe)
 }
