@@ -148,7 +148,7 @@ pub(crate) fn with_reads(whole: &Graph) -> Result<Graph, GraphError> {
 }
 
 /// Whether a node comes after gradients.
-fn is_of_optimizer(node: &Node) -> bool {
+pub(crate) fn is_of_optimizer(node: &Node) -> bool {
     node.scope.split('/').next() == Some(OPTIMIZER)
 }
 

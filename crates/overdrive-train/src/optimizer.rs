@@ -1,9 +1,9 @@
 //! How a gradient changes a parameter: nodes of the step's graph, with moments as states.
 
-use crate::Moments;
 use crate::moments::{Moment, Sign, in_shape};
-use overdrive_ir::Expr;
+use crate::{Moments, muon};
 use overdrive_ir::ops::AdamW;
+use overdrive_ir::{DType, Expr};
 use serde::{Deserialize, Serialize};
 
 /// An update rule.
@@ -27,6 +27,18 @@ pub enum Optimizer {
         /// λ, of matrices only.
         weight_decay: f64,
     },
+    /// Muon for the matrices of hidden layers (`muon.rs`), and AdamW for everything else. They
+    /// share rate and decay.
+    Muon {
+        /// μ of those matrices.
+        momentum: f64,
+        /// AdamW's decay of the first and the second moment.
+        betas: [f64; 2],
+        /// AdamW's, added to the root of the second moment.
+        eps: f64,
+        /// λ, of matrices only.
+        weight_decay: f64,
+    },
 }
 
 /// Values that all parameters of a step share.
@@ -42,6 +54,8 @@ pub(crate) struct Shared<'b> {
     pub(crate) shorten: Option<Expr<'b>>,
     /// The format of moments, and the threshold at which this update rounds them, a u32 scalar.
     pub(crate) moments: (Moments, Expr<'b>),
+    /// The format of the operands of an update's products.
+    pub(crate) products: DType,
 }
 
 impl Optimizer {
@@ -49,7 +63,8 @@ impl Optimizer {
     pub fn adamw(&self) -> AdamW {
         match *self {
             Self::Sgd { weight_decay, .. } => AdamW { weight_decay, ..AdamW::default() },
-            Self::Adamw { betas, eps, weight_decay } => AdamW { betas, eps, weight_decay },
+            Self::Adamw { betas, eps, weight_decay }
+            | Self::Muon { betas, eps, weight_decay, .. } => AdamW { betas, eps, weight_decay },
         }
     }
 
@@ -57,7 +72,7 @@ impl Optimizer {
     pub(crate) fn fault(&self) -> Option<(&'static str, f64)> {
         let AdamW { betas, eps, weight_decay } = self.adamw();
         let momentum = match *self {
-            Self::Sgd { momentum, .. } => momentum,
+            Self::Sgd { momentum, .. } | Self::Muon { momentum, .. } => momentum,
             Self::Adamw { .. } => 0.0,
         };
         let is_positive = |x: f64| x >= 0.0 && x.is_finite();
@@ -68,8 +83,14 @@ impl Optimizer {
         decay.chain(rest.into_iter().filter(|(_, x)| !is_positive(*x))).next()
     }
 
-    /// Declares the moments of the parameter `name`, and updates it and them.
-    pub(crate) fn update<'b>(&self, name: &str, [p, g]: [Expr<'b>; 2], shared: Shared<'b>) {
+    /// Declares the moments of the parameter `name`, and updates it and them. `is_hidden`: it is
+    /// the matrix of a hidden layer.
+    pub(crate) fn update<'b>(
+        &self,
+        (name, is_hidden): (&str, bool),
+        [p, g]: [Expr<'b>; 2],
+        shared: Shared<'b>,
+    ) {
         let (moments, threshold) = shared.moments;
         let layout = moments.layout(&p.sizes());
         let moment = |kind: &str, sign: Sign| layout.moment((kind, sign), (name, p));
@@ -78,7 +99,7 @@ impl Optimizer {
         let (whole, p, g) = (p, layout.view(p), layout.view(g));
         let g = shared.shorten.map_or(g, |factor| g * factor);
         let replace_parameter = |new: Expr<'b>| {
-            let new = shared.finite.select(new, p);
+            let new = shared.finite.select(new, in_shape(p, &new.sizes()));
             p.builder().update(name, in_shape(new, &whole.sizes()));
         };
         // Biases and the scales of norms are few and have no reason to be small (Loshchilov and
@@ -95,9 +116,19 @@ impl Optimizer {
                 let direction = direction + p * decays(weight_decay);
                 replace_parameter(p - direction * shared.lr);
             }
-            Self::Adamw { betas, eps, weight_decay } => {
+            Self::Muon { momentum, weight_decay, .. } if is_hidden => {
+                let m = moment("momentum", Sign::Any);
+                let new_m = m.value * momentum + g;
+                let u = in_shape(new_m * momentum + g, &whole.sizes());
+                let p = whole;
+                let direction = muon::direction(u, shared.products) + p * decays(weight_decay);
+                replace_parameter(p - direction * shared.lr);
+                replace(&m, new_m);
+            }
+            Self::Adamw { .. } | Self::Muon { .. } => {
                 let (m, v) = (moment("m", Sign::Any), moment("v", Sign::Positive));
-                let rule = AdamW { betas, eps, weight_decay: decays(weight_decay) };
+                let rule = self.adamw();
+                let rule = AdamW { weight_decay: decays(rule.weight_decay), ..rule };
                 let [new_p, new_m, new_v] =
                     p.adamw([g, m.value, v.value], shared.count, shared.lr, rule);
                 replace_parameter(new_p);

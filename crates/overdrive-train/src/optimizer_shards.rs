@@ -4,9 +4,11 @@
 //! Invariant: all states of a parameter are divided along one dimension, so that codes are where
 //! their scales are.
 
-use crate::held::{Shardings, is_free, optimized};
+use crate::held::{Shardings, is_free, is_of_optimizer, optimized};
+use crate::muon::ORTHOGONAL;
 use crate::step::OPTIMIZER;
 use overdrive_ir::{Axis, Binary, Graph, Mesh, Node, Prim, Sharding, StateDecl, TensorType, Value};
+use std::collections::BTreeMap;
 
 /// The sharding of a state of the optimizer that lies as its parameter does. Scales of blocks have
 /// fewer dimensions, or fewer elements along them, and are whole where those are not divided.
@@ -39,10 +41,12 @@ pub(crate) fn share_out(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut Sh
             shardings.insert(value, at.and_split(dim, along.0));
         }
     }
-    for node in whole.nodes().iter().filter(|node| node.op.name() == "adamw") {
-        let moment = first_moment(whole, node, shardings);
-        let is_split = |(_, at): &(Value, Sharding)| at.dim_of(along.0).is_some();
-        let Some((moment, sharding)) = moment.filter(is_split) else { continue };
+    let updates = Updates::of(whole);
+    for (moment, clipped) in updates.gradients() {
+        let Some(sharding) = shardings.get(&moment).cloned() else { continue };
+        if sharding.dim_of(along.0).is_none() {
+            continue;
+        }
         let has_its_shape = |value: &Value| whole.ty(*value).shape == whole.ty(moment).shape;
         let before = |value: Value, is: fn(&Prim) -> bool| {
             let node = whole.producer(value).filter(|node| node.op.prim().is_some_and(is));
@@ -50,7 +54,6 @@ pub(crate) fn share_out(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut Sh
         };
         // Clipping multiplies gradients, after their norm was taken: they are split before both. An
         // update in blocks takes a view.
-        let clipped = node.operands[1];
         let unclipped = before(clipped, is_product);
         let viewed = unclipped.unwrap_or(clipped);
         let whole_gradient = before(viewed, is_view);
@@ -58,6 +61,10 @@ pub(crate) fn share_out(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut Sh
         for value in gradients.filter(has_its_shape) {
             shardings.insert(value, sharding.clone());
         }
+    }
+    // The direction of a matrix is that of all of it.
+    for value in updates.made_orthogonal() {
+        shardings.insert(value, Sharding::whole(whole.ty(value).rank()));
     }
 }
 
@@ -69,13 +76,67 @@ fn is_view(prim: &Prim) -> bool {
     matches!(prim, Prim::Reshape { .. })
 }
 
-/// The first moment of the parameter that a node updates, perhaps in blocks, and how it lies.
-fn first_moment(whole: &Graph, node: &Node, shardings: &Shardings) -> Option<(Value, Sharding)> {
-    let state = |value: Value| whole.states().iter().find(|state| state.value == value);
-    let parameter = node.operands[0];
-    let parameter =
-        state(parameter).or_else(|| state(*whole.producer(parameter)?.operands.first()?))?;
-    let name = format!("{OPTIMIZER}.m.{}", parameter.name);
-    let moment = whole.states().iter().find(|state| state.name == name)?.value;
-    Some((moment, shardings.get(&moment)?.clone()))
+/// The nodes that follow gradients.
+struct Updates<'g> {
+    whole: &'g Graph,
+    readers: BTreeMap<Value, Vec<&'g Node>>,
+}
+
+impl<'g> Updates<'g> {
+    fn of(whole: &'g Graph) -> Self {
+        let mut readers: BTreeMap<Value, Vec<&Node>> = BTreeMap::new();
+        for node in whole.nodes().iter().filter(|node| is_of_optimizer(node)) {
+            node.operands.iter().for_each(|value| readers.entry(*value).or_default().push(node));
+        }
+        Self { whole, readers }
+    }
+
+    /// The first moment of each parameter that has one, and the gradient that it takes up.
+    fn gradients(&self) -> impl Iterator<Item = (Value, Value)> {
+        let is_first = |state: &&StateDecl| {
+            let kinds = ["m", "momentum"].map(|kind| format!("{OPTIMIZER}.{kind}."));
+            kinds.iter().any(|kind| state.name.starts_with(kind))
+        };
+        let moments = self.whole.states().iter().filter(is_first).map(|state| state.value);
+        moments.filter_map(|moment| Some((moment, self.gradient(moment)?)))
+    }
+
+    /// The gradient that a moment is added to, behind its format and its decay.
+    fn gradient(&self, moment: Value) -> Option<Value> {
+        let mut reached = vec![moment];
+        while let Some(value) = reached.pop() {
+            for node in self.readers.get(&value).into_iter().flatten() {
+                match node.op.prim() {
+                    None if node.op.name() == "adamw" => return Some(node.operands[1]),
+                    Some(Prim::Binary { kind: Binary::Add }) => {
+                        return node.operands.iter().find(|other| **other != value).copied();
+                    }
+                    Some(Prim::Convert { .. } | Prim::Reshape { .. }) => {
+                        reached.extend(&node.results);
+                    }
+                    Some(prim) if is_product(prim) => reached.extend(&node.results),
+                    _ => {}
+                }
+            }
+        }
+        None
+    }
+
+    /// The matrices that Newton-Schulz steps begin with.
+    fn made_orthogonal(&self) -> impl Iterator<Item = Value> {
+        let end = format!("/{ORTHOGONAL}");
+        let steps = self
+            .whole
+            .nodes()
+            .iter()
+            .filter(move |node| is_of_optimizer(node) && node.scope.ends_with(&end));
+        steps.flat_map(|node| {
+            let is_outside = |value: &&Value| {
+                let made = self.whole.producer(**value);
+                self.whole.ty(**value).rank() == 2
+                    && made.is_some_and(|made| made.scope != node.scope)
+            };
+            node.operands.iter().filter(is_outside).copied()
+        })
+    }
 }

@@ -7,8 +7,9 @@
 //! ([`crate::diagnose`]). Delayed scales of fp8 are states too: each batch makes them new, one that
 //! is only added to others as well.
 
+use crate::hidden::hidden_matrices;
 use crate::optimizer::Shared;
-use crate::{LossScaling, Recipe, TrainError, moments};
+use crate::{LossScaling, Optimizer, Recipe, TrainError, moments};
 use overdrive_ir::{
     Binary, Builder, Compare, DType, Expr, Graph, Init, Mesh, StateDecl, TensorType, Unary, Value,
     gradients,
@@ -16,7 +17,7 @@ use overdrive_ir::{
 use overdrive_passes::{
     DelayedScales, Float8, Stages, attend_in_float8, cse, dce, float8, fold, keep_sums, precision,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The scope of all that follows gradients.
 pub(crate) const OPTIMIZER: &str = "optimizer";
@@ -131,6 +132,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     // Gradients are rounded to the formats of their values. So formats are settled before gradients
     // are built.
     let formats = overdrive_passes::Recipe { contractions: recipe.precision };
+    let hidden = hidden(graph, recipe)?;
     let names: Vec<&str> = parameters(graph, recipe).map(|(name, _)| name).collect();
     let graph = match &recipe.float8 {
         Some(codes) => &precision(&float8(graph, codes, recipe.precision)?, &formats)?,
@@ -174,7 +176,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     b.output("loss", loss);
     if role == Role::Update {
         let norm = norm(&trained, stages.as_ref()).unwrap_or_else(|| loss.constant(0.0));
-        update(&b, &trained, recipe, scale.zip(scaling), [loss, norm]);
+        update((&b, &hidden), &trained, recipe, scale.zip(scaling), [loss, norm]);
     }
     drop(scope);
     scales.update(&b, &values, &largest);
@@ -186,6 +188,19 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
         Some(Float8 { attention: true, .. }) => Ok(attend_in_float8(&step)?.0),
         _ => Ok(step),
     }
+}
+
+/// The trained matrices of hidden layers, which Muon updates; none for other rules.
+fn hidden(graph: &Graph, recipe: &Recipe) -> Result<BTreeSet<String>, TrainError> {
+    let Optimizer::Muon { .. } = recipe.optimizer else { return Ok(BTreeSet::new()) };
+    let mut found = hidden_matrices(graph);
+    found.retain(|name| recipe.trains(name));
+    if found.is_empty() {
+        let expected = "a matrix of a hidden layer that is trained, for `muon`";
+        let remedy = "train with `adamw`, which `muon` uses for all other parameters";
+        return Err(TrainError::invalid(graph.name(), expected, "none", remedy));
+    }
+    Ok(found)
 }
 
 /// The gradient with the sum of earlier batches added, which lives in a state of its own.
@@ -232,7 +247,7 @@ fn norm<'b>(trained: &[(&str, Expr<'b>, Expr<'b>)], stages: Option<&Stages>) -> 
 
 /// Clips and applies the gradients of the parameters.
 fn update<'b>(
-    b: &'b Builder,
+    (b, hidden): (&'b Builder, &BTreeSet<String>),
     trained: &[(&str, Expr<'b>, Expr<'b>)],
     recipe: &Recipe,
     scale: Option<(Expr<'b>, LossScaling)>,
@@ -248,10 +263,12 @@ fn update<'b>(
     let count = next.max(next.constant(1.0));
     let moments = (recipe.moments, moments::of_step(count));
     let shorten = recipe.clip_norm.map(|clip| (clip / (norm + TINY)).min(norm.constant(1.0)));
-    let shared = Shared { lr, count, finite, shorten, moments };
+    // The range of f16 is too small for sums of products of moments.
+    let products = if recipe.precision == DType::BF16 { DType::BF16 } else { DType::F32 };
+    let shared = Shared { lr, count, finite, shorten, moments, products };
     for &(name, p, g) in trained {
         let _scope = b.scope(name);
-        recipe.optimizer.update(name, [p, g], shared);
+        recipe.optimizer.update((name, hidden.contains(name)), [p, g], shared);
     }
     if let Some((scale, scaling)) = scale {
         let since = b.state_named(SINCE, TensorType::scalar(DType::I32), Init::ZEROS);

@@ -233,6 +233,7 @@ fn variant(recipe: &Recipe, mesh: Option<&Mesh>) -> Option<String> {
     let optimizer = match recipe.optimizer {
         Optimizer::Adamw { .. } => None,
         Optimizer::Sgd { .. } => Some("sgd".to_owned()),
+        Optimizer::Muon { .. } => Some("muon".to_owned()),
     };
     let compression = recipe.compression.map(|scheme| format!("gradients {scheme}"));
     let moments = match recipe.moments {

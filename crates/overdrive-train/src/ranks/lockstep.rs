@@ -12,6 +12,9 @@ const T: usize = 4;
 const D: usize = 8;
 const V: usize = 6;
 
+const MUON: Optimizer =
+    Optimizer::Muon { momentum: 0.9, betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.1 };
+
 /// A step of a transformer block, in f64.
 fn step(recipe: &Recipe) -> Graph {
     let b = Builder::new("block");
@@ -89,6 +92,7 @@ fn a_step_of_ranks_is_that_of_one_whatever_they_share_out() {
     let recipes = [
         Recipe { batch: B, ..Recipe::default() },
         Recipe { batch: B, optimizer: sgd, clip_norm: None, ..Recipe::default() },
+        Recipe { batch: B, optimizer: MUON, ..Recipe::default() },
     ];
     for whole in recipes.iter().map(step) {
         for mesh in ["data=2", "data=4", "data=2,context=2", "tensor=2,data=2"] {
@@ -105,6 +109,22 @@ fn a_step_of_ranks_is_that_of_one_whatever_they_share_out() {
             assert_eq!(turns > 0, exchange == ContextExchange::Ring, "{sharded}");
         }
     }
+}
+
+/// The gradient of a hidden matrix is scattered before its norm, and its moment is gathered once.
+#[test]
+fn a_matrix_is_made_orthogonal_as_a_whole() {
+    let whole = step(&Recipe { batch: B, optimizer: MUON, ..Recipe::default() });
+    let sharded = agrees(&whole, &Mesh::new([(DATA, 2)]), Shards::Optimizer);
+    let count = |is_kind: fn(&Prim) -> bool| {
+        let prims = sharded.graph.nodes().iter().filter_map(|node| node.op.prim());
+        prims.filter(|prim| is_kind(prim)).count()
+    };
+    // Four hidden matrices, and three parameters with AdamW, whose new values are gathered.
+    assert_eq!(count(|prim| matches!(prim, Prim::AllGather { .. })), 4 + 3, "{}", sharded.graph);
+    assert_eq!(count(|prim| matches!(prim, Prim::AllToAll { .. })), 0, "{}", sharded.graph);
+    let scattered = count(|prim| matches!(prim, Prim::ReduceScatter { .. }));
+    assert_eq!(scattered, 4 + 3, "{}", sharded.graph);
 }
 
 /// The matrices are gathered where they are read, and no product is split along them.

@@ -10,6 +10,7 @@ mod evaluation;
 mod float8;
 mod loss;
 mod moments;
+mod muon;
 mod quantize_aware;
 mod ranks;
 mod recipes;

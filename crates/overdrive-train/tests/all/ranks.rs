@@ -2,6 +2,7 @@
 //!
 //! Long because each way to share out the work is compared with the same run of one rank.
 
+mod muon;
 mod pipeline;
 mod runs;
 

@@ -34,7 +34,7 @@ pub(crate) struct Optimization {
     /// Decay of AdamW's first and second moment, as in 0.9,0.95 [default: the model's]
     #[arg(long, value_name = "B1,B2", value_parser = betas)]
     pub betas: Option<Betas>,
-    /// Decay of the moment of `sgd` [default: 0.9]
+    /// Decay of the moment of `muon` and `sgd` [default: 0.95 and 0.9]
     #[arg(long, value_name = "M", value_parser = beta)]
     pub momentum: Option<f64>,
     /// Updates between two looks at the validation part [default: the model's]
@@ -47,6 +47,9 @@ pub(crate) struct Optimization {
 pub(crate) enum OptimizerName {
     /// Adam with decoupled weight decay
     Adamw,
+    /// Muon for matrices of hidden layers: their moment is made orthogonal. AdamW for tables of
+    /// embeddings, the first and the last layer, norms and biases. It takes AdamW's rate and decay
+    Muon,
     /// Gradients with momentum. It needs a rate of its own
     Sgd,
 }

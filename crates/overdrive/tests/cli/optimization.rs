@@ -36,8 +36,13 @@ fn options_are_the_recipe_and_the_rest_of_it_is_the_models() {
     folder.line(&format!("{TRAIN} {sgd}")).ends(0, &[]);
     let rule = json!({"momentum": 0.5, "weight_decay": 0.1});
     assert_eq!(recipe(&folder, "sgd")["optimizer"], json!({ "sgd": rule }));
-    let results = fs::read_to_string(folder.path("sgd/results.json")).unwrap();
-    assert!(results.contains(r#""variant":"sgd""#), "{results}");
+    folder.line(&format!("{TRAIN} --steps 4 --optimizer muon -o muon")).ends(0, &[]);
+    let rule = json!({"momentum": 0.95, "betas": [0.9, 0.99], "eps": 1e-8, "weight_decay": 0.1});
+    assert_eq!(recipe(&folder, "muon")["optimizer"], json!({ "muon": rule }));
+    for name in ["sgd", "muon"] {
+        let results = fs::read_to_string(folder.path(&format!("{name}/results.json"))).unwrap();
+        assert!(results.contains(&format!(r#""variant":"{name}""#)), "{results}");
+    }
 }
 
 #[test]

@@ -5,8 +5,9 @@ use crate::failure::Failure;
 use overdrive::ir::ops::AdamW;
 use overdrive::train::{Optimizer, Recipe};
 
-/// Momentum of SGD unless said.
-const MOMENTUM: f64 = 0.9;
+/// Momentum unless said.
+const OF_SGD: f64 = 0.9;
+const OF_MUON: f64 = 0.95;
 
 /// The recipe for these steps, or the model's own number of them.
 pub(super) fn optimized(
@@ -46,16 +47,20 @@ fn optimizer(asked: &Optimization, own: Optimizer) -> Result<Optimizer, Failure>
             refuse(
                 "--momentum",
                 asked.momentum.is_some(),
-                "--optimizer sgd, found adamw, whose \
+                "--optimizer muon or sgd, found adamw, whose \
                    momentum is the first of --betas",
             )?;
             Ok(Optimizer::Adamw { betas, eps, weight_decay })
+        }
+        OptimizerName::Muon => {
+            let momentum = asked.momentum.unwrap_or(OF_MUON);
+            Ok(Optimizer::Muon { momentum, betas, eps, weight_decay })
         }
         OptimizerName::Sgd => {
             refuse(
                 "--betas",
                 asked.betas.is_some(),
-                "--optimizer adamw, found sgd, which has \
+                "--optimizer adamw or muon, found sgd, which has \
                    --momentum",
             )?;
             refuse(
@@ -64,7 +69,7 @@ fn optimizer(asked: &Optimization, own: Optimizer) -> Result<Optimizer, Failure>
                 "--lr too, since the model's rate is \
                    one for AdamW; begin with a rate of about 0.1",
             )?;
-            Ok(Optimizer::Sgd { momentum: asked.momentum.unwrap_or(MOMENTUM), weight_decay })
+            Ok(Optimizer::Sgd { momentum: asked.momentum.unwrap_or(OF_SGD), weight_decay })
         }
     }
 }
