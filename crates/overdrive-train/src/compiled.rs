@@ -2,13 +2,17 @@
 
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Graph, Plan, Session, State, Tensor, TensorType, Tuning,
+    Backend, BackendError, Buffer, Executable, Graph, Mode, Plan, Session, State, Tensor,
+    TensorType, Tuning,
 };
+use std::sync::Arc;
 
 /// A compiled graph with buffers for its inputs and outputs.
 pub(crate) struct Compiled {
     graph: Graph,
-    session: Box<dyn Session>,
+    executable: Arc<dyn Executable>,
+    /// The memory of calls; `None` while it [rests](Self::rest).
+    session: Option<Box<dyn Session>>,
     inputs: Vec<Buffer>,
     outputs: Vec<Buffer>,
 }
@@ -19,8 +23,18 @@ impl Compiled {
         graph: Graph,
         tuning: &Tuning,
     ) -> Result<Self, BackendError> {
-        let session =
-            backend.compile(&graph, backend.description().fastest_mode(), tuning)?.session()?;
+        Self::in_mode(backend, graph, backend.description().fastest_mode(), tuning)
+    }
+
+    /// The same in another mode than the fastest.
+    pub(crate) fn in_mode(
+        backend: &dyn Backend,
+        graph: Graph,
+        mode: Mode,
+        tuning: &Tuning,
+    ) -> Result<Self, BackendError> {
+        let executable = backend.compile(&graph, mode, tuning)?;
+        let session = Some(Arc::clone(&executable).session()?);
         let types = |ports: &[overdrive_ir::Port]| -> Vec<TensorType> {
             ports.iter().map(|port| graph.ty(port.value).clone()).collect()
         };
@@ -28,7 +42,7 @@ impl Compiled {
             types.iter().map(|ty| backend.output(ty)).collect::<Result<_, _>>()
         };
         let (inputs, outputs) = (buffers(types(graph.inputs()))?, buffers(types(graph.outputs()))?);
-        Ok(Self { graph, session, inputs, outputs })
+        Ok(Self { graph, executable, session, inputs, outputs })
     }
 
     pub(crate) fn graph(&self) -> &Graph {
@@ -36,11 +50,16 @@ impl Compiled {
     }
 
     pub(crate) fn plan(&self) -> &Plan {
-        self.session.plan()
+        self.session.as_ref().map_or_else(|| self.executable.plan(), |session| session.plan())
     }
 
     pub(crate) fn memory(&self) -> MemoryReport {
-        self.session.memory()
+        self.session.as_ref().map_or_else(MemoryReport::default, |session| session.memory())
+    }
+
+    /// Gives back the memory of calls until the next one.
+    pub(crate) fn rest(&mut self) {
+        self.session = None;
     }
 
     /// Runs on tensors by name, and gives the outputs in order.
@@ -70,7 +89,11 @@ impl Compiled {
             })?;
             backend.write(buffer, tensor)?;
         }
-        let pending = self.session.run(state.with(&self.inputs, &mut self.outputs))?;
+        let session = match &mut self.session {
+            Some(session) => session,
+            resting => resting.insert(Arc::clone(&self.executable).session()?),
+        };
+        let pending = session.run(state.with(&self.inputs, &mut self.outputs))?;
         let result = meanwhile();
         pending.wait()?;
         let outputs = self.outputs.iter().map(|buffer| backend.download(buffer));

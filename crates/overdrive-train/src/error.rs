@@ -40,10 +40,10 @@ pub enum TrainError {
     NonFinite {
         /// The step, from 0.
         step: u64,
-        /// Its origin, as [`diagnose`](crate::diagnose) found it.
+        /// Its origin: the input, state or op with the first value that is not finite.
         first: String,
         /// The remedy, by the recipe.
-        advice: &'static str,
+        advice: String,
     },
     /// A file of tensors.
     #[error(transparent)]

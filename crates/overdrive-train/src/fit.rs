@@ -5,6 +5,7 @@ use crate::checkpoint::{Checkpoint, Keeper, PartFile, RunFacts};
 use crate::data::{Batch, Shifted, Split, Subset, hex};
 use crate::learner::learner;
 use crate::ranks::{Neighbours, Ranks, Votes};
+use crate::rise::Losses;
 use crate::trainer::{Initial, initial_elements};
 use crate::{
     Augmentation, Ending, Evaluator, Fit, Fitted, Observer, Progress, Recipe, Shards, Sharing,
@@ -83,7 +84,7 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     };
     // A run that was killed after its last checkpoint may have ended before.
     let mut ending = if is_stale(&progress) { Ending::Early } else { Ending::Finished };
-    let mut wishes_on = true;
+    let (mut wishes_on, mut losses) = (true, Losses::default());
     let mut next = part_of_batches(train, recipe, trainer.done(), ranks);
     while ending == Ending::Finished && trainer.done() < recipe.steps {
         let (now, after) = (next?, trainer.done() + 1);
@@ -106,6 +107,12 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
             keeper.settle()?;
         }
         (progress.done, progress.loss) = (trainer.done(), None);
+        let rise = if report.applied { losses.add(report.step, report.loss) } else { None };
+        if let (Some(rise), Ok(after)) = (rise, &next) {
+            let grown = trainer.growth((&judged_by, &initial), after)?;
+            let remedy = recipe.remedy();
+            observer.diverges(trainer.done(), &format!("{rise}{grown}; {remedy}"));
+        }
         let looks =
             progress.done.is_multiple_of(recipe.evaluate_every) || progress.done == recipe.steps;
         if looks {

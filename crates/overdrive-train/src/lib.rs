@@ -10,7 +10,7 @@
 //! - [`distil_gate`](fn@distil_gate): gates of a model's attention, from that attention itself.
 //! - [`evaluate`](fn@evaluate): loss and hits of every sample, from which accuracy and bits per
 //!   byte follow.
-//! - [`diagnose`]: the first op that made a NaN or an infinity.
+//! - [`TrainError::NonFinite`], [`Observer::diverges`]: where a run that diverges does so.
 //!
 //! Everything runs on a `&dyn Backend`. Invariant: step n depends on the recipe, the data and n
 //! alone. So an interrupted run continues bit for bit.
@@ -19,13 +19,14 @@ mod advice;
 mod checkpoint;
 mod compiled;
 pub mod data;
-pub mod diagnose;
+mod diagnose;
 mod distil_gate;
 mod error;
 mod evaluate;
 mod evaluation;
 mod fit;
 mod formats;
+mod growth;
 mod held;
 mod hidden;
 mod learner;
@@ -38,6 +39,7 @@ mod quantize_aware;
 mod ranks;
 mod recipe;
 mod recipes;
+mod rise;
 mod run;
 mod schedule;
 mod shuffle;

@@ -149,18 +149,6 @@ impl Recipe {
         self.schedule.at(step, self.steps)
     }
 
-    /// The error of a run whose step is not finite; it advises only what the recipe has not done.
-    pub(crate) fn diverged(&self, step: u64, first: String) -> TrainError {
-        let is_narrow = self.precision != DType::F32 || self.float8.is_some();
-        let advice = match (self.clip_norm.is_none(), is_narrow) {
-            (true, true) => "lower the learning rate, clip gradients, or train in f32",
-            (true, false) => "lower the learning rate, or clip gradients",
-            (false, true) => "lower the learning rate, or train in f32",
-            (false, false) => "lower the learning rate",
-        };
-        TrainError::NonFinite { step, first, advice }
-    }
-
     /// Most validation samples of a look, each with so many labels. They are an eighth of those
     /// learnt since the look before, but enough to tell models apart. A look computes no gradients.
     /// So looks take a few per cent of a long run, whatever the size of the data.

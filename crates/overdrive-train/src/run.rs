@@ -81,6 +81,12 @@ pub trait Observer {
         ControlFlow::Continue(())
     }
 
+    /// When the training loss has risen far above noise, once in a run, which goes on: by how much,
+    /// the layer and the tensors that have grown most, and what to try.
+    fn diverges(&mut self, done: u64, diagnosis: &str) {
+        let _ = (done, diagnosis);
+    }
+
     /// After each look at the validation samples, `done` steps into the run.
     fn evaluated(&mut self, done: u64, evaluation: &Evaluation) {
         let _ = (done, evaluation);

@@ -3,16 +3,16 @@
 //! Inputs are those of the model, `labels` and the learning rate `lr`; parameters, moments and the
 //! count of updates are states. Outputs: `loss`, `grad_norm` before clipping, and `applied`, 1
 //! where the gradients were finite and the states changed, else 0. Invariant: a step with a NaN or
-//! an infinity leaves every parameter as it was, so that it can be looked into
-//! ([`crate::diagnose`]). Delayed scales of fp8 are states too: each batch makes them new, one that
-//! is only added to others as well.
+//! an infinity leaves every parameter as it was, so that it can be looked into (`diagnose.rs`).
+//! Delayed scales of fp8 are states too: each batch makes them new, one that is only added to others
+//! as well.
 
 use crate::hidden::hidden_matrices;
 use crate::optimizer::Shared;
 use crate::{LossScaling, Optimizer, Recipe, TrainError, moments};
 use overdrive_ir::{
-    Binary, Builder, Compare, DType, Expr, Graph, Init, Mesh, StateDecl, TensorType, Unary, Value,
-    gradients,
+    Binary, Builder, Compare, DType, Expr, Graph, GraphError, Init, Mesh, StateDecl, TensorType,
+    Unary, Value, gradients,
 };
 use overdrive_passes::{
     DelayedScales, Float8, Stages, attend_in_float8, cse, dce, float8, fold, keep_sums, precision,
@@ -129,15 +129,9 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
         return Err(TrainError::invalid(place, expected, "batch_norm", remedy));
     }
     check_formats(graph)?;
-    // Gradients are rounded to the formats of their values. So formats are settled before gradients
-    // are built.
-    let formats = overdrive_passes::Recipe { contractions: recipe.precision };
     let hidden = hidden(graph, recipe)?;
     let names: Vec<&str> = parameters(graph, recipe).map(|(name, _)| name).collect();
-    let graph = match &recipe.float8 {
-        Some(codes) => &precision(&float8(graph, codes, recipe.precision)?, &formats)?,
-        None => &precision(graph, &formats)?,
-    };
+    let graph = &in_formats(graph, recipe)?;
     let Some(loss) = graph.outputs().iter().find(|port| port.name == "loss").map(|port| port.value)
     else {
         let remedy = "add it with `with_loss`";
@@ -201,6 +195,16 @@ fn hidden(graph: &Graph, recipe: &Recipe) -> Result<BTreeSet<String>, TrainError
         return Err(TrainError::invalid(graph.name(), expected, "none", remedy));
     }
     Ok(found)
+}
+
+/// The forward graph in the formats of the recipe. Gradients are rounded to the formats of their
+/// values. So formats are settled before gradients are built.
+pub(crate) fn in_formats(graph: &Graph, recipe: &Recipe) -> Result<Graph, GraphError> {
+    let formats = overdrive_passes::Recipe { contractions: recipe.precision };
+    match &recipe.float8 {
+        Some(codes) => precision(&float8(graph, codes, recipe.precision)?, &formats),
+        None => precision(graph, &formats),
+    }
 }
 
 /// The gradient with the sum of earlier batches added, which lives in a state of its own.

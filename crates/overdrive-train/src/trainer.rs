@@ -2,13 +2,15 @@
 //!
 //! Long because a step, what it changes and what a checkpoint keeps of it are one thing.
 
+mod diverged;
+
 use crate::checkpoint::{Checkpoint, SavedState, StatePart, StateParts};
 use crate::compiled::Compiled;
 use crate::data::Batch;
 use crate::held::{self, Held, Sharing, by_name};
 use crate::ranks::Ranks;
 use crate::step::{COUNT, Role, graph_of, is_kept, parameters};
-use crate::{Recipe, TrainError, diagnose, training_step_on};
+use crate::{Recipe, TrainError, training_step_on};
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::plan::Space;
@@ -280,15 +282,8 @@ impl<'a> Trainer<'a> {
         let (step, applied) = (self.done, applied == 1.0);
         let overflowed =
             self.recipe.loss_scaling().is_some() && loss.is_finite() && self.loss_scale()? >= 1.0;
-        if !applied && !overflowed && self.ranks.all_count() > 1 {
-            let first =
-                "the loss or a gradient is not finite (one rank would say where)".to_owned();
-            return Err(self.recipe.diverged(step, first));
-        }
         if !applied && !overflowed {
-            let first = diagnose::first(self.backend, self.step.graph(), &self.state, &given)?;
-            let first =
-                first.unwrap_or_else(|| "a gradient of an earlier batch is not finite".to_owned());
+            let first = self.first_not_finite(&batches[..shares - 1], &given)?;
             return Err(self.recipe.diverged(step, first));
         }
         self.done += 1;

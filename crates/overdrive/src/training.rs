@@ -211,6 +211,11 @@ impl Observer for Watch {
         if self.stop.is_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
+    fn diverges(&mut self, done: u64, diagnosis: &str) {
+        self.pace.since = None;
+        self.bar.suspend(|| note!("warning: step {done}: {diagnosis}"));
+    }
+
     fn evaluated(&mut self, done: u64, evaluation: &Evaluation) {
         self.pace.since = None;
         self.validation.push((done as f64, evaluation.loss()));

@@ -534,7 +534,7 @@ fn the_first_op_that_is_not_finite_is_named_and_parameters_stay() {
     let text = error.to_string();
     assert!(text.contains("`log` at layer made the first value that is not finite"), "{text}");
     assert_eq!(weights(&trainer), before);
-    assert!(text.ends_with("; lower the learning rate, or clip gradients"), "{text}");
+    assert!(text.ends_with("; lower the learning rate, warm it up, or clip gradients"), "{text}");
     let error = trainer.step(&[batch([f32::NAN, 1.0, 1.0, 2.0], [1, 1])]).unwrap_err().to_string();
     assert!(error.contains("input `x`"), "{error}");
 }
@@ -550,7 +550,7 @@ fn gradients_whose_norm_overflows_are_those_of_a_parameter() {
     // The gradient is about 1e24, and its square no f32. So is no square of a residual.
     let error = trainer.step(&[batch([1e12, 0.0, 0.0, 1.0], [0, 0])]).unwrap_err().to_string();
     assert!(error.contains(" at optimizer, from gradients of `w`, made the first"), "{error}");
-    assert!(error.ends_with("; lower the learning rate"), "{error}");
+    assert!(error.ends_with("; lower the learning rate, or warm it up"), "{error}");
 }
 
 #[test]
