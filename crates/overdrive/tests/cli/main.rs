@@ -20,6 +20,7 @@ mod generate;
 #[cfg(target_os = "linux")]
 mod generate_ranks;
 mod invocation;
+mod killed;
 #[cfg(target_os = "linux")]
 mod memory;
 #[cfg(feature = "mpi")]

@@ -98,10 +98,11 @@ impl Underway {
         self
     }
 
-    /// Ends it without a word to it.
-    pub(crate) fn kill(&mut self) {
+    /// Kills it, which nothing heeds; false if it had ended.
+    pub(crate) fn kill(&mut self) -> bool {
+        use std::os::unix::process::ExitStatusExt;
         self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.child.wait().unwrap().signal().is_some()
     }
 
     pub(crate) fn end(&mut self) -> Outcome {
