@@ -68,7 +68,11 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         let best = if recipe.early_stop.is_some() { trainer.parameter_bytes() } else { 0 };
         let files = if trainer.held().is_split() { ranks.all_count() } else { 1 };
         let bytes = (trainer.snapshot_bytes() + best) / files as u64;
-        let copies = Checkpoint::copies_to_come(path, run.resume);
+        // A run whose steps are all done writes none.
+        let copies = match trainer.done() < recipe.steps {
+            true => Checkpoint::copies_to_come(path, run.resume),
+            false => 0,
+        };
         overdrive_files::check_room(path, &vec![bytes; copies * files])?;
     }
     let mut keeper = run.checkpoint.map(|path| Keeper::open(path, ranks)).transpose()?;

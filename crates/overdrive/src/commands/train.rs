@@ -146,10 +146,19 @@ fn train_alone_or_as(
     let (name, recipe) = (&learnt.task.template.name, &learnt.task.recipe);
     let mesh = rank.as_ref().map(|rank| rank.communicator.mesh());
     results.records.push(record(&opened, (name, recipe, mesh), (&watch, &fitted, &test)));
-    place.fill(|folder| {
+    let filled = place.fill(|folder| {
         learnt.write(folder, arguments, scores)?;
-        std::fs::write(folder.join(output::RESULTS), to_json(&results)).map_err(Failure::harness)
-    })?;
+        let results_file = folder.join(output::RESULTS);
+        std::fs::write(&results_file, to_json(&results)).map_err(|source| {
+            let path = results_file.clone();
+            Failure::harness(TrainError::Io { path, action: "write", source })
+        })
+    });
+    if let Err(failure) = filled {
+        let file = kept.display();
+        let (again, kept) = (again(arguments), format!("All steps are kept in `{file}`"));
+        return Err(failure.and(format!("{kept}; once there is room, go on with: {again}")));
+    }
     for kept in [&checkpoint, &kept] {
         Checkpoint::remove(kept).map_err(Failure::harness)?;
     }

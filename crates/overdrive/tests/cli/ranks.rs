@@ -202,24 +202,28 @@ fn a_kill_while_a_checkpoint_is_written_leaves_one_that_goes_on() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_checkpoint_that_has_no_room_leaves_the_one_before() {
-    let folder = Folder::new();
-    let line =
-        |more: &str| format!("{TRAIN} --steps 1000000000 --nproc 2 --shard all {more} -o model");
-    let interrupted = |more: &str| {
-        let mut underway = Underway::line(&folder, &line(more));
-        underway.says("validation loss");
-        underway.send("TERM").end().ends(143, &["steps are done and kept in"]);
-    };
-    interrupted("");
-    let kept = folder.path("model.checkpoint");
-    let sets = ["a", "b"].map(|set| kept.join(set));
-    let parts = sets.iter().flat_map(fs::read_dir).flatten();
-    let largest = parts.map(|part| part.unwrap().metadata().unwrap().len()).max().unwrap();
-    // The states fit, their header does not.
-    let blocks = (largest - 1) / 512;
-    let ended = folder.shell(&format!("ulimit -f {blocks}; overdrive {}", line("--resume")));
-    ended.ends(2, &["File too large", "Earlier steps are kept in `model.checkpoint`", "--resume"]);
-    interrupted("--resume");
+    for ranks in ["", "--nproc 2 --shard all"] {
+        let folder = Folder::new();
+        let line = |more: &str| format!("{TRAIN} --steps 1000000000 {ranks} {more} -o model");
+        let interrupted = |more: &str| {
+            let mut underway = Underway::line(&folder, &line(more));
+            underway.says("validation loss");
+            underway.send("TERM").end().ends(143, &["steps are done and kept in"]);
+        };
+        interrupted("");
+        let kept = folder.path("model.checkpoint");
+        let sets = ["a", "b"].map(|set| kept.join(set));
+        let parts = sets.iter().flat_map(fs::read_dir).flatten();
+        let largest = parts.map(|part| part.unwrap().metadata().unwrap().len()).max().unwrap();
+        // The states fit, their header does not.
+        let blocks = (largest - 1) / 512;
+        let ended = folder.shell(&format!("ulimit -f {blocks}; overdrive {}", line("--resume")));
+        let words = ["File too large", "Earlier steps are kept in `model.checkpoint`", "--resume"];
+        ended.ends(2, &words);
+        assert!(ended.stderr.contains(".safetensors"), "the file is named: {ended:?}");
+        assert_eq!(folder.files(), ["model.checkpoint"]);
+        interrupted("--resume");
+    }
 }
 
 #[test]

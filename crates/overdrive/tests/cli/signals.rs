@@ -170,6 +170,11 @@ fn scoring_says_so_and_ends_with_its_steps_kept() {
     let kept = ["1 of 1 steps are done and kept in `model.checkpoint`, but", "--resume"];
     first.send("TERM").end().ends(143, &kept);
     assert_eq!(folder.files(), ["model.checkpoint", "ships.txt"]);
+    // The model has no room: its 4.3 MB are more than 4,000 blocks of 512 bytes.
+    let full = folder.shell(&format!("ulimit -f 4000; overdrive {line} --resume"));
+    let kept = ["model.safetensors", "File too large", "All steps are kept in `model.checkpoint`"];
+    full.ends(2, &kept).ends(2, &["once there is room, go on with: overdrive train", "--resume"]);
+    assert_eq!(folder.files(), ["model.checkpoint", "ships.txt"], "nothing is half written");
     let again = folder.line(&format!("{line} --resume"));
     again.ends(0, &["scoring ", "text-transformer after 1 steps"]);
     assert!(!again.stderr.contains("validation loss"), "no step was left: {again:?}");
