@@ -179,13 +179,15 @@ fn training() -> Vec<Record> {
                 2.3 * (-rate * f64::from(step)).exp()
                     + 0.02 * f64::from((step * 7 + seed as u32) % 5)
             };
-            let points = (0..40).map(|step| (f64::from(step), loss(step))).collect();
-            measurement.curves.push(Curve {
-                quantity: "validation_loss_nats".into(),
-                over: "step".into(),
-                seed: Some(seed),
-                points,
-            });
+            for (over, each) in [("step", 1.0), ("time_ns", rate * 2e9 + seed as f64 * 1e6)] {
+                let points = (0..40).map(|step| (each * f64::from(step), loss(step))).collect();
+                measurement.curves.push(Curve {
+                    quantity: "validation_loss_nats".into(),
+                    over: over.into(),
+                    seed: Some(seed),
+                    points,
+                });
+            }
         }
         let points = (0..30).map(|i| (f64::from(i) * 1e5, f64::from(1 + i % 10) * 1e6)).collect();
         measurement.curves.push(Curve {

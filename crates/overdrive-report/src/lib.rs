@@ -32,6 +32,7 @@ mod section;
 mod side_tables;
 mod summary;
 mod terminal;
+mod to_loss;
 mod witness;
 
 pub use anchor::anchor;

@@ -7,6 +7,7 @@ use super::judged::{JudgedResults, JudgedRow};
 use super::ladders::table as ladder;
 use super::overview::word;
 use super::side_tables;
+use super::to_loss;
 use overdrive_bench::digits;
 use overdrive_bench::measurement::Measurement;
 use overdrive_bench::record::Record;
@@ -29,6 +30,7 @@ pub(super) fn section(judged: &JudgedResults<'_>, study: &str) -> Section {
     let origin = results.imported.as_deref();
     let mut tables = vec![main_table(&compared, origin)];
     tables.extend(side_tables::variants(judged, &compared));
+    tables.extend(to_loss::table(&compared));
     tables.extend(side_tables::overhead(&compared));
     tables.extend(side_tables::memory(&compared));
     tables.extend(side_tables::copies(&compared));

@@ -44,6 +44,8 @@ pub(crate) struct Watch {
     stop: Stop,
     losses: Vec<(f64, f64)>,
     validation: Vec<(f64, f64)>,
+    /// Validation loss over nanoseconds since the start.
+    over_time: Vec<(f64, f64)>,
     skipped: u64,
     seconds: f64,
     last: Option<StepReport>,
@@ -109,6 +111,7 @@ impl Watch {
             stop,
             losses: Vec::new(),
             validation: Vec::new(),
+            over_time: Vec::new(),
             skipped: 0,
             seconds: 0.0,
             last: None,
@@ -221,6 +224,7 @@ impl Observer for Watch {
         self.validation.push((done as f64, evaluation.loss()));
         let seconds = self.started.elapsed().as_secs_f64();
         let (loss, samples) = (evaluation.loss(), evaluation.losses.len());
+        self.over_time.push((1e9 * seconds, loss));
         // A line is for a log; the bar tells those who watch.
         self.bar.suspend(|| {
             note!("step {done}: validation loss {loss:.4} of {samples} samples, {seconds:.1} s");
@@ -316,13 +320,20 @@ pub(crate) fn record(
     if let Some(bits) = test.bits_per_byte() {
         quantities.insert("test_bits_per_byte".to_owned(), bits);
     }
-    let curve = |part: &str, points: &[(f64, f64)]| Curve {
+    let curve = |part: &str, over: &str, points: &[(f64, f64)]| Curve {
         quantity: format!("{part}_{loss}"),
-        over: "step".to_owned(),
+        over: over.to_owned(),
         seed: Some(recipe.seed),
         points: points.to_vec(),
     };
-    let curves = vec![curve("training", &watch.losses), curve("validation", &watch.validation)];
+    let mut curves = vec![
+        curve("training", "step", &watch.losses),
+        curve("validation", "step", &watch.validation),
+    ];
+    // Nobody kept the time of the steps before a resumed run.
+    if watch.first == 0 {
+        curves.push(curve("validation", "time_ns", &watch.over_time));
+    }
     let measurement = Measurement { quantities, curves, ..Measurement::default() };
     let command = crate::invoked::command_line();
     Record {

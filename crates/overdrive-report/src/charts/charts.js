@@ -61,6 +61,14 @@ const OverdriveCharts = (() => {
       const caps = [a, b].map(([x, y]) => line(x - dx, y - dy, x + dx, y + dy, style));
       return { type: 'group', children: [line(...a, ...b, style), ...caps] };
     },
+    // value [x, low, high] at each place: the band between.
+    band: (series) => (params, api) => {
+      if (params.dataIndex > 0) return null;
+      const upper = series.data.map(([x, , high]) => api.coord([x, high]));
+      const lower = series.data.map(([x, low]) => api.coord([x, low])).reverse();
+      const style = { fill: series.ink, opacity: 0.2 };
+      return { type: 'polygon', shape: { points: [...upper, ...lower] }, style };
+    },
     // value [row]: where a bar would be had it run. Why there is none stands beside it.
     slot: (series) => (params, api) => {
       const area = params.coordSys;

@@ -1,5 +1,6 @@
-//! Curves over a run: loss against step, memory over time. Each is drawn as recorded, thinned to
-//! the resolution of a picture.
+//! Curves over a run: loss against step and over time, memory over time. They are thinned to the
+//! resolution of a picture. Seeds of one configuration, if they were recorded at the same places,
+//! are their mean in a band from the least to the greatest. Any other curve is drawn as recorded.
 
 use std::collections::BTreeSet;
 
@@ -19,13 +20,20 @@ struct CurveKind {
     x: (&'static str, &'static str),
 }
 
-const KINDS: [CurveKind; 3] = [
+const KINDS: [CurveKind; 4] = [
     CurveKind {
         quantity: "validation",
         over: "step",
         title: "Validation loss against step",
         y: ("loss · lower is better", "plain"),
         x: ("step", "plain"),
+    },
+    CurveKind {
+        quantity: "validation",
+        over: "time_ns",
+        title: "Validation loss over time",
+        y: ("loss · lower is better", "plain"),
+        x: ("time since the start of the run", "time"),
     },
     CurveKind {
         quantity: "training",
@@ -63,9 +71,18 @@ fn chart(study: &Study<'_>, group: &[&JudgedRow<'_>], kind: &CurveKind) -> Optio
     };
     let rows: Vec<&JudgedRow<'_>> =
         group.iter().filter(|row| !of_kind(row).is_empty()).copied().collect();
-    let mut lines = Vec::new();
+    let (mut lines, mut count, mut banded) = (Vec::new(), 0, false);
     for ((row, name), ink) in rows.iter().zip(names(&rows)).zip(INKS.iter().cycle()) {
-        for curve in of_kind(row) {
+        let curves = of_kind(row);
+        count += curves.len();
+        let band = Band::of(&curves);
+        banded |= band.is_some();
+        let line = |points| PlaneLine { name: name.clone(), ink, stroke: Stroke::Bare, points };
+        if let Some(band) = band {
+            lines.push(line(band.points(&row.label)));
+            continue;
+        }
+        for curve in curves {
             let tip = match curve.seed {
                 Some(seed) => format!("{}\nseed {seed}", row.label),
                 None => row.label.clone(),
@@ -77,18 +94,24 @@ fn chart(study: &Study<'_>, group: &[&JudgedRow<'_>], kind: &CurveKind) -> Optio
                 label: None,
                 tip: tip.clone(),
             };
-            let points = thinned(&curve.points).iter().map(point).collect();
-            lines.push(PlaneLine { name: name.clone(), ink, stroke: Stroke::Bare, points });
+            lines.push(line(thinned(&curve.points).iter().map(point).collect()));
         }
     }
     lines.truncate(MOST_LINES);
     if lines.is_empty() {
         return None;
     }
-    let seeds: BTreeSet<&str> = lines.iter().map(|line| line.name.as_str()).collect();
+    let names: BTreeSet<&str> = lines.iter().map(|line| line.name.as_str()).collect();
     let workload = &group[0].record.case.workload;
     let title = format!("{workload}: {}", kind.title.to_lowercase());
-    let (curves, runs) = (lines.len(), seeds.len());
+    let runs = names.len();
+    let how = match banded {
+        true => {
+            "A line with a band is the mean of the seeds of a configuration. The band reaches \
+                 from the least to the greatest."
+        }
+        false => "Curves of one colour are seeds of one configuration.",
+    };
     let plane = Plane {
         x: PlaneAxis { title: kind.x.0.into(), scale: PlaneScale::Linear, format: kind.x.1 },
         y: PlaneAxis { title: kind.y.0.into(), scale: PlaneScale::Linear, format: kind.y.1 },
@@ -97,17 +120,58 @@ fn chart(study: &Study<'_>, group: &[&JudgedRow<'_>], kind: &CurveKind) -> Optio
     };
     Some(Chart {
         id: study.id(&format!("{workload}-{}-over-{}", kind.quantity, kind.over)),
-        caption: format!(
-            "{curves} recorded curves of {runs} configurations; curves of one colour are seeds of \
-             one configuration."
-        ),
+        caption: format!("{count} recorded curves of {runs} configurations. {how}"),
         height: WIDTH / 2,
         option: plane.option(),
         switch: Some(Switch::Y),
-        summary: format!("{title}, {curves} curves"),
+        summary: format!("{title}, {count} curves"),
         records: anchors(rows),
         title,
     })
+}
+
+/// Seeds of a configuration together.
+struct Band {
+    seeds: Vec<u64>,
+    /// Place, least, mean, greatest.
+    points: Vec<(f64, [f64; 3])>,
+}
+
+impl Band {
+    /// That of several curves with the same places; `None` of any other.
+    fn of(curves: &[Curve]) -> Option<Self> {
+        let [first, others @ ..] = curves else { return None };
+        let places = |curve: &Curve| curve.points.iter().map(|point| point.0).collect::<Vec<_>>();
+        let is_same = |other: &Curve| places(other) == places(first);
+        if others.is_empty() || !others.iter().all(is_same) {
+            return None;
+        }
+        let point = |(at, &(x, _)): (usize, &(f64, f64))| {
+            let heights = || curves.iter().map(|curve| curve.points[at].1);
+            let mean = heights().sum::<f64>() / curves.len() as f64;
+            let (least, greatest) = (heights().reduce(f64::min)?, heights().reduce(f64::max)?);
+            Some((x, [least, mean, greatest]))
+        };
+        let points = first.points.iter().enumerate().filter_map(point).collect();
+        Some(Self { seeds: curves.iter().filter_map(|curve| curve.seed).collect(), points })
+    }
+
+    /// Each point, or of each stretch the mean between its least and its greatest.
+    fn points(&self, label: &str) -> Vec<Point> {
+        let seeds = self.seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let stretch = self.points.len().div_ceil(MOST_POINTS).max(1);
+        let point = |part: &[(f64, [f64; 3])]| {
+            let of = |i: usize| part.iter().map(move |(_, heights)| heights[i]);
+            Some(Point {
+                x: part[part.len() / 2].0,
+                y: of(1).sum::<f64>() / part.len() as f64,
+                interval: Some((of(0).reduce(f64::min)?, of(2).reduce(f64::max)?)),
+                label: None,
+                tip: format!("{label}\nmean of seeds {seeds}"),
+            })
+        };
+        self.points.chunks(stretch).filter_map(point).collect()
+    }
 }
 
 /// Every point, or of each stretch its least and its greatest in order, so that no peak is lost.
@@ -129,6 +193,23 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seeds_are_their_mean_in_a_band_if_they_have_the_same_places() {
+        let curve = |seed: u64, last: f64| Curve {
+            quantity: "validation_loss_nats".into(),
+            over: "step".into(),
+            seed: Some(seed),
+            points: vec![(0.0, 5.0 + seed as f64), (last, 1.0)],
+        };
+        let band = Band::of(&[curve(1, 10.0), curve(2, 10.0), curve(6, 10.0)]).unwrap();
+        assert_eq!(band.points, [(0.0, [6.0, 8.0, 11.0]), (10.0, [1.0; 3])]);
+        let drawn = band.points("bf16");
+        assert_eq!((drawn[0].y, drawn[0].interval), (8.0, Some((6.0, 11.0))));
+        assert_eq!(drawn[0].tip, "bf16\nmean of seeds 1, 2, 6");
+        assert!(Band::of(&[curve(1, 10.0), curve(2, 11.0)]).is_none());
+        assert!(Band::of(&[curve(1, 10.0)]).is_none() && Band::of(&[]).is_none());
+    }
 
     #[test]
     fn a_thinned_curve_keeps_its_peaks() {

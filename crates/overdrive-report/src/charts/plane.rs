@@ -46,7 +46,7 @@ pub(super) enum Stroke {
     Steps,
     /// Points alone.
     Points,
-    /// A line without points.
+    /// A line without points. Intervals are a band around it.
     Bare,
     /// The same, dashed: an ideal or a limit.
     Dashed,
@@ -215,7 +215,8 @@ impl PlaneLine {
             .iter()
             .filter_map(|p| p.interval.map(|(low, high)| json!([p.x, low, high])))
             .collect();
-        let mark = json!({"type": "custom", "name": self.name, "renderItem": "interval",
+        let form = if self.stroke == Stroke::Bare { "band" } else { "interval" };
+        let mark = json!({"type": "custom", "name": self.name, "renderItem": form, "clip": true,
             "upright": true, "ink": self.ink,
             "data": intervals, "encode": {"x": 0, "y": [1, 2]}, "silent": true, "z": 3});
         if intervals.is_empty() { vec![series] } else { vec![series, mark] }
