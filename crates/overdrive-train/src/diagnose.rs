@@ -32,7 +32,7 @@ pub(crate) struct NotFinite {
 }
 
 /// The first value behind the outputs of `graph` that is not finite; `None` if all are finite.
-/// Where `accumulates`, states change as by the graph itself, so that the next batch can follow.
+/// If it `accumulates`, states change as by the graph itself, so that the next batch can follow.
 ///
 /// # Errors
 /// When the back end cannot run the graph.

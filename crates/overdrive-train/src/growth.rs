@@ -1,6 +1,6 @@
-//! What grew in a run whose loss has risen: of weights, their gradients and the outputs of layers,
-//! the one of each kind that is the most times as large as at the start. Beside it, tensors that
-//! codes of fp8 do not hold.
+//! The tensors that grew in a run whose loss has risen: the weight, the gradient and the output of
+//! a layer that are the most times as large as at the start. Beside them, tensors that codes of fp8
+//! do not hold.
 //!
 //! One batch is measured twice, with the weights as they are and with those of the start. The graph
 //! is that of the step up to its gradients. Its outputs are numbers, so nothing but them is kept.
@@ -49,7 +49,7 @@ impl Kind {
     ];
 }
 
-/// The graph that measures a step, and what its outputs are.
+/// The graph that measures a step, and the meaning of its outputs.
 pub(crate) struct Growth {
     pub(crate) graph: Graph,
     measured: Vec<Measured>,
@@ -131,7 +131,7 @@ impl Growth {
         Ok(Self { graph, measured })
     }
 
-    /// What these outputs say, `now` and at the start; empty where nothing stands out.
+    /// These outputs in words, `now` and at the start; empty where nothing stands out.
     pub(crate) fn said(&self, now: &[f64], start: &[f64]) -> String {
         let mut said = String::new();
         let grown = Kind::ALL.iter().filter_map(|(kind, words)| {
@@ -174,8 +174,8 @@ impl Growth {
         let percent = 100.0 * share;
         match lost {
             true if share >= LOST => Some(format!(
-                "; {percent:.0} % of the {of} become 0 in {dtype}, since the largest element is far \
-                 above the others: give each row a scale (fp8-rows), or leave the layer out \
+                "; {percent:.0} % of the {of} become 0 in {dtype}, since the largest element is \
+                 far above the others: give each row a scale (fp8-rows), or leave the layer out \
                  (`except` of a recipe)"
             )),
             false if share >= SATURATED => Some(format!(

@@ -10,9 +10,9 @@
 //! where its median is twice the first loss and every loss of the best window. A run that learns
 //! nothing has diverged when all losses of two windows in a row are a quarter above the first.
 //!
-//! Others watch single losses. `KillLossSpike` of LLM Foundry tells five in a row that are twice the
-//! mean of 100 steps, and the learning rate finder of fastai one that is four times the best. Both
-//! say nothing of a language model that falls back from 2.5 to 3.5 nats.
+//! Others watch single losses. `KillLossSpike` of LLM Foundry tells five in a row that are twice
+//! the mean of 100 steps. The learning rate finder of fastai tells one that is four times the best.
+//! Both say nothing of a language model that falls back from 2.5 to 3.5 nats.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Runs that diverge, by outliers in a weight or by a rate too high, are told by layer and tensor,
-//! in f32, bf16 and fp8, with batches that are accumulated, and on ranks.
+//! Runs that diverge, by outliers in a weight or by a rate too high, are told by layer and tensor.
+//! They are so in f32, bf16 and fp8, with batches that are accumulated, and on ranks.
 
 use crate::data::{Batch, Dataset, Parts, digits};
 use crate::learner::learner;

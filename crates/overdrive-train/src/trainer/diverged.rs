@@ -47,7 +47,7 @@ impl Trainer<'_> {
         }))
     }
 
-    /// What has grown since the start of a run whose loss has risen, in words. `model` is the graph
+    /// The growth since the start of a run whose loss has risen, in words. `model` is the graph
     /// that was given for the step, and `batches` are those of the next one. All ranks call this at
     /// the same time.
     ///
