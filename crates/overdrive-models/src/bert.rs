@@ -1,8 +1,9 @@
 //! BERT, RoBERTa, DistilBERT, the sentence encoders and the classifiers made of them. They have
 //! post-norm blocks that see both ways, and a pooled vector or a head where wanted.
 //!
-//! x is i32 token ids `[batch, T]`. `mask` is i32 `[batch, T]`: 1 for tokens, 0 for padding. All
-//! tokens are of segment 0. y is one of:
+//! x is i32 token ids `[batch, T]`. `mask` is i32 `[batch, T]`: 1 for tokens, 0 for padding, which
+//! a mask function of attention hides. Attention of a row of padding alone is 0. All tokens are of
+//! segment 0. y is one of:
 //! - the last hidden state `[batch, T, D]`;
 //! - a vector for each row `[batch, D]`;
 //! - the logits of a classifier `[batch, classes]`, which its head makes of the first token.
@@ -15,6 +16,7 @@
 use crate::parameters::{Activation, Bias, NORMAL, f32s, feed_forward, layer_norm, projection};
 use crate::vit::first_token;
 use overdrive_ir::ops::Attention;
+use overdrive_ir::ops::attention::mask_region;
 use overdrive_ir::{Builder, Compare, DType, Dim, Expr, Graph, GraphError, TensorType, Unary};
 
 /// Sizes of a BERT, and what becomes of its last hidden state.
@@ -226,14 +228,10 @@ impl Bert {
                 .transpose(&[0, 2, 1, 3])
         };
         let (q, k, v) = (split(names[0]), split(names[1]), split(names[2]));
-        let scores = q.dot_to(k, &[(0, 0), (1, 1)], &[(3, 3)], x.dtype().accumulation());
-        let scores = scores * Attention::FULL.factor(depth);
-        // A row that is filled up entirely has no visible key: the lowest number instead of -∞
-        // keeps it finite.
-        let hidden = scores.constant(f64::from(f32::MIN));
-        let visible = visible.reshape([batch.clone(), 1.into(), 1.into(), tokens.clone()]);
-        let weights = visible.select(scores, hidden).softmax(3).convert(x.dtype());
-        let mixed = weights.dot(v, &[(0, 0), (1, 1)], &[(3, 2)]);
+        let padding =
+            mask_region(&[visible.ty()], |[row, _, _, key], captures| captures[0].at(&[row, key]));
+        let padding = padding.expect("an element of a table of booleans is a boolean");
+        let [mixed, _] = q.attention_with([k, v], Attention::FULL, vec![padding], &[visible]);
         let joined = mixed.transpose(&[0, 2, 1, 3]).reshape([batch, tokens, width.into()]);
         projection(joined, names[3], [width, width], Bias::Learnt)
     }

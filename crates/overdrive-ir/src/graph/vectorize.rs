@@ -3,12 +3,13 @@
 //! A scalar function (the score or mask function of attention) becomes array code:
 //! - Every value that differs between points gets the grid's dimensions in front of its own.
 //! - The axes of every primitive move accordingly.
-//! - A read at computed indices stays one `gather`, whose gradient is a scatter-add.
+//! - A read at indices of the point itself is a broadcast, whose gradient is a sum.
+//! - A read at any other index stays one `gather`, whose gradient is a scatter-add.
 //!
 //! After Bradbury et al., JAX, `vmap`.
 
-use super::{Builder, Expr, Graph, Value};
-use crate::{Mismatch, Operation, Prim, Shape, TensorType};
+use super::{Builder, Expr, Graph, Node, Value};
+use crate::{DType, Mismatch, Operation, Prim, Shape, TensorType};
 
 /// A value inside a vectorised region.
 #[derive(Copy, Clone, Debug)]
@@ -17,13 +18,16 @@ pub(crate) enum PointValue<'b> {
     Each(Expr<'b>),
     /// The same for every point.
     Shared(Expr<'b>),
+    /// The point's i32 index along this dimension of the grid.
+    Index(usize),
 }
 
 impl<'b> PointValue<'b> {
     /// One value per point.
-    fn each(self, grid: &[usize]) -> Expr<'b> {
+    fn each(self, b: &'b Builder, grid: &[usize]) -> Expr<'b> {
         match self {
             PointValue::Each(value) => value,
+            PointValue::Index(axis) => b.iota(DType::I32, grid.to_vec(), axis),
             PointValue::Shared(value) => {
                 let own = value.sizes();
                 let dims: Vec<usize> = (grid.len()..grid.len() + own.len()).collect();
@@ -55,7 +59,7 @@ impl Builder {
             let results: Vec<PointValue<'b>> = match &node.op {
                 op if operands.iter().all(|lane| matches!(lane, PointValue::Shared(_))) => {
                     let operands: Vec<Expr<'b>> =
-                        operands.iter().map(|lane| lane.each(&[])).collect();
+                        operands.iter().map(|lane| lane.each(self, &[])).collect();
                     let results = self.node(op.clone(), &operands, node.regions.clone());
                     results.into_iter().map(PointValue::Shared).collect()
                 }
@@ -66,11 +70,16 @@ impl Builder {
                         .map(PointValue::Each)
                         .collect()
                 }
+                Operation::Prim(Prim::Gather { axes })
+                    if let Some(read) = at_point(grid, (region, node, axes), &lanes) =>
+                {
+                    vec![PointValue::Each(read)]
+                }
                 Operation::Prim(prim) => {
                     let lifted = lift(prim, grid).expect("the region passed `check_lanes`");
                     let operand = |(i, lane): (usize, &PointValue<'b>)| match (prim, lane) {
                         (Prim::Gather { .. }, PointValue::Shared(table)) if i == 0 => *table,
-                        _ => lane.each(grid),
+                        _ => lane.each(self, grid),
                     };
                     let operands: Vec<Expr<'b>> =
                         operands.iter().enumerate().map(operand).collect();
@@ -81,8 +90,47 @@ impl Builder {
                 lanes[value.0 as usize] = Some(result);
             }
         }
-        region.outputs().iter().map(|port| known(&lanes, port.value).each(grid)).collect()
+        region.outputs().iter().map(|port| known(&lanes, port.value).each(self, grid)).collect()
     }
+}
+
+/// The elements that a gather reads from a tensor of all points, one for each of them, if it reads
+/// at indices of the point. None of these passes the end of the tensor, which is broadcast then.
+fn at_point<'b>(
+    grid: &[usize],
+    (region, node, axes): (&Graph, &Node, &[usize]),
+    lanes: &[Option<PointValue<'b>>],
+) -> Option<Expr<'b>> {
+    let lane = |v: Value| lanes[v.0 as usize];
+    let PointValue::Shared(table) = lane(node.operands[0])? else { return None };
+    if !axes.iter().copied().eq(0..table.rank()) {
+        return None;
+    }
+    let index = region.producer(node.operands[1])?;
+    let parts = match index.op.prim()? {
+        Prim::Concat { .. } => &index.operands[..],
+        _ => &node.operands[1..],
+    };
+    // The dimension of the grid for each dimension of the tensor.
+    let mut read: Vec<usize> = vec![];
+    for (&part, size) in parts.iter().zip(table.sizes()) {
+        // Indices are clamped, so that it has one element to read.
+        if size == 1 {
+            continue;
+        }
+        let moved =
+            region.producer(part).filter(|n| matches!(n.op.prim(), Some(Prim::Reshape { .. })))?;
+        let PointValue::Index(axis) = lane(moved.operands[0])? else { return None };
+        if grid[axis] != size || read.contains(&axis) {
+            return None;
+        }
+        read.push(axis);
+    }
+    let sizes: Vec<usize> = read.iter().map(|&axis| grid[axis]).collect();
+    let mut order: Vec<usize> = (0..read.len()).collect();
+    order.sort_by_key(|&i| read[i]);
+    let dims: Vec<usize> = order.iter().map(|&i| read[i]).collect();
+    Some(table.reshape(sizes).transpose(&order).broadcast_in(&Shape::from(grid.to_vec()), &dims))
 }
 
 /// Errs unless `inline_over` can vectorise `region`, whose first `each` inputs differ between

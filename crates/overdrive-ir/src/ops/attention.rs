@@ -375,7 +375,7 @@ pub(super) fn call_over<'b>(
     region: &Graph,
     (products, captures): (Option<Expr<'b>>, &[Expr<'b>]),
 ) -> Expr<'b> {
-    let index = (0..4).map(|axis| PointValue::Each(b.iota(DType::I32, grid.to_vec(), axis)));
+    let index = (0..4).map(PointValue::Index);
     let captures = captures.iter().map(|&capture| PointValue::Shared(capture));
     let lanes: Vec<PointValue<'b>> =
         products.map(PointValue::Each).into_iter().chain(index).chain(captures).collect();

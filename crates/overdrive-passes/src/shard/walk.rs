@@ -14,6 +14,7 @@ use super::error::ShardError;
 use super::layout::{Laid, localized, over, position, rechanneled, wire_bytes};
 use super::relation::{FactorKind, Relation, relation};
 use crate::rebuild::live_for;
+use overdrive_ir::ops::attention::find_score;
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
     Axis, Binary, Builder, Compare, DType, Expr, Graph, Mesh, Node, Prim, Sharding, TensorType,
@@ -214,7 +215,10 @@ impl<'b> Ranks<'b, '_> {
                 }
                 results
             }
-            None => b.node(call.node.op.clone(), &operands, call.node.regions.clone()),
+            None => {
+                let types: Vec<TensorType> = operands.iter().map(|x| x.ty()).collect();
+                b.node(call.node.op.clone(), &operands, reading(&call.node.regions, &types))
+            }
         };
         for ((axis, _), choice) in mesh.axes.iter().zip(choices) {
             let AxisChoice::Factor(f) = choice else { continue };
@@ -341,7 +345,8 @@ impl NodeCall<'_, '_> {
         let results: Vec<TensorType> = (0..self.results.len())
             .map(|r| part(&self.results[r], self.result(mesh, choices, r)))
             .collect();
-        let types = Types { operands: &operands, regions: &self.node.regions };
+        let regions = reading(&self.node.regions, &operands);
+        let types = Types { operands: &operands, regions: &regions };
         self.node.op.infer(&types).is_ok_and(|inferred| inferred == results)
     }
 
@@ -387,6 +392,25 @@ impl NodeCall<'_, '_> {
         to.partial.sort();
         to
     }
+}
+
+/// The functions of attention as they read the last of these operands, parts of what they captured.
+/// One that does not fit parts stays as it is, and the op then refuses it.
+fn reading(regions: &[Graph], operands: &[TensorType]) -> Vec<Graph> {
+    let of_parts = |region: &Graph| {
+        let b = Builder::new(region.name());
+        let own = if find_score(std::slice::from_ref(region)).is_some() { 5 } else { 4 };
+        let captures = region.inputs().len().saturating_sub(own);
+        let captured = &operands[operands.len().saturating_sub(captures)..];
+        let types = region.inputs().iter().take(own).map(|port| region.ty(port.value));
+        let named = region.inputs().iter().zip(types.chain(captured));
+        let arguments: Vec<_> = named.map(|(port, ty)| b.input(&port.name, ty.clone())).collect();
+        for (port, value) in region.outputs().iter().zip(b.inline(region, &arguments)) {
+            b.output(&port.name, value);
+        }
+        b.finish().unwrap_or_else(|_| region.clone())
+    };
+    regions.iter().map(of_parts).collect()
 }
 
 /// Indices `[..., 1]` into this rank's part of `rows` rows, and whether each is in it.

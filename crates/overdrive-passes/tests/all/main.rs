@@ -10,6 +10,7 @@ mod bind;
 mod compress_gradients;
 mod context;
 mod differentiate;
+mod encoders;
 mod estimate_losses;
 mod fold;
 mod gptaq;

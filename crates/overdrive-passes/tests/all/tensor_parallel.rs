@@ -1,4 +1,6 @@
 //! Layers split among ranks mean what the whole graph means, and exchange no more than they must.
+//!
+//! Long because all layouts are held to the same small models.
 
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::{
@@ -221,6 +223,19 @@ fn forwards_of_every_family_keep_their_meaning() {
 #[test]
 fn training_steps_of_every_family_keep_their_meaning() {
     all_agree(training);
+}
+
+/// A mask function reads its sequence alone, so that ranks that split sequences split it too.
+#[test]
+fn attention_beside_padding_stays_whole_on_ranks_that_split_sequences() {
+    let [.., (_, bert), _, _] = families();
+    for mesh in [Mesh::new([("data", 2)]), Mesh::new([("data", 2), ("tensor", 2)])] {
+        let sharded = agrees(&training(&bert), &mesh, ResidualStream::Whole);
+        for name in ["attention", "attention_grad"] {
+            let found = sharded.graph.nodes().iter().filter(|node| node.op.name() == name);
+            assert_eq!(found.count(), LAYERS, "{mesh}, {name}: {}", sharded.graph);
+        }
+    }
 }
 
 /// Collectives of this name whose larger side is as large as the residual stream.
