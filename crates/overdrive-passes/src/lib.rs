@@ -49,6 +49,7 @@ mod recognise;
 mod regather;
 mod region;
 mod rematerialize;
+mod score_function;
 mod segments;
 mod separate;
 mod shard;

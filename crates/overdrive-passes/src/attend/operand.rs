@@ -3,17 +3,8 @@
 //! Invariant: rounding comes before views again, where the op that makes the value does it.
 
 use crate::rebuild::NodeToCopy;
-use overdrive_ir::{Binary, DType, Expr, Graph, Prim, Tensor, Value};
-
-/// The one number that a value consists of.
-pub(super) fn constant(graph: &Graph, value: Value) -> Option<&Tensor> {
-    let node = graph.producer(value)?;
-    match node.op.prim()? {
-        Prim::Constant { value } if value.ty().rank() == 0 => Some(value),
-        Prim::Broadcast { .. } => constant(graph, node.operands[0]),
-        _ => None,
-    }
-}
+use crate::score_function::constant;
+use overdrive_ir::{Binary, DType, Expr, Graph, Prim, Value};
 
 /// An operand before it was multiplied with a number, and what else was done to it.
 pub(super) struct Operand {

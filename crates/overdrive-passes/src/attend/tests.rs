@@ -3,7 +3,7 @@
 use super::*;
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::{
-    Builder, Compare, DType, Decline, Described, Description, Kernel, TensorType, Unary,
+    Builder, Compare, DType, Decline, Described, Description, Kernel, Tensor, TensorType, Unary,
 };
 
 const BOTH: [(usize, usize); 2] = [(0, 0), (1, 1)];

@@ -3,9 +3,10 @@
 //! Exporters differ in ways that do not matter here. The factor is applied to the scores, to q, or
 //! its root to q and k. Heads are moved to the front in several ways, and repeated or not for the
 //! queries that share them. Keys are transposed before the product or by it. Weights may be
-//! dropped, and a column of sinks may stand behind the scores (`attention_weights.rs`). Masks must
-//! be known before the model runs. They must hide nothing, or exactly what `Mask::Causal` hides,
-//! and every query must see a key. A softmax of hidden scores alone is not a number, or even, or 0
+//! dropped, and a column of sinks may stand behind the scores (`attention_weights.rs`). Masks that
+//! are known before the model runs hide nothing, or exactly what `Mask::Causal` hides, and every
+//! query sees a key. Anything else, such as a mask or bias that is data, becomes a function of one
+//! score (`score_function.rs`). A softmax of hidden scores alone is not a number, or even, or 0
 //! after a guard; the op gives 0. Invariant: what is not shown to be attention stays products and a
 //! softmax.
 
@@ -14,6 +15,7 @@ use super::movement::{DimFactor, Moved, Movement, trace};
 use super::number::{number, scaled};
 use super::visible::{Effect, KnownValues, Sight, hides_from};
 use crate::rebuild::{rebuild, regions};
+use crate::score_function::{ScoreFunction, heads};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::{Binary, DotGeneral, Graph, GraphError, Node, Precision, Prim, Shape, Value};
@@ -27,6 +29,8 @@ struct FoundAttention {
     /// The seed, if weights are dropped.
     seed: Option<Value>,
     sink: Option<Sink>,
+    /// The function of a score, where the mask of the op is not all.
+    function: Option<ScoreFunction>,
     /// Shape of the product that it replaces.
     shape: Shape,
     /// Values that are not needed once it is there.
@@ -37,15 +41,19 @@ struct FoundAttention {
 pub(super) fn attend(graph: &Graph) -> Result<Graph, GraphError> {
     let found = all(graph);
     rebuild(graph, &Clone::clone, &mut |place| {
-        let Some(FoundAttention { attention, operands, seed, sink, shape, .. }) =
+        let Some(FoundAttention { attention, operands, seed, sink, function, shape, .. }) =
             place.node.results.first().and_then(|v| found.get(v))
         else {
             return Ok(place.keep(regions(place.node, attend)?));
         };
+        let (functions, captures) = match function {
+            Some(function) => (function.regions(graph)?, &function.captures[..]),
+            None => (vec![], &[][..]),
+        };
         let [q, k, v] =
             operands.each_ref().map(|(source, movement)| movement.apply(place.get(*source)));
-        let seed: Vec<_> = seed.iter().map(|seed| place.get(*seed)).collect();
-        let [mut out, lse] = q.attention_with([k, v], *attention, vec![], &seed);
+        let rest: Vec<_> = seed.iter().chain(captures).map(|value| place.get(*value)).collect();
+        let [mut out, lse] = q.attention_with([k, v], *attention, functions, &rest);
         if let Some(sink) = sink {
             let sink = sink.movement.apply(place.get(sink.source)) * sink.factor;
             out = out.attention_sink(lse, sink)[0];
@@ -56,10 +64,10 @@ pub(super) fn attend(graph: &Graph) -> Result<Graph, GraphError> {
 
 /// By the value that it computes, where nothing else needs what is within.
 fn all(graph: &Graph) -> HashMap<Value, FoundAttention> {
-    let mut known = KnownValues::of(graph);
+    let (mut known, uses) = (KnownValues::of(graph), graph.use_counts());
     let mut found: HashMap<Value, FoundAttention> = HashMap::new();
     for node in graph.nodes() {
-        if let Some(attention) = find(graph, &mut known, node) {
+        if let Some(attention) = find(graph, (&mut known, &uses), node) {
             found.insert(node.results[0], attention);
         }
     }
@@ -87,7 +95,11 @@ fn all(graph: &Graph) -> HashMap<Value, FoundAttention> {
 }
 
 /// The attention that `node` computes, if it is one.
-fn find(graph: &Graph, known: &mut KnownValues<'_>, node: &Node) -> Option<FoundAttention> {
+fn find(
+    graph: &Graph,
+    (known, uses): (&mut KnownValues<'_>, &[usize]),
+    node: &Node,
+) -> Option<FoundAttention> {
     let weighted = product(node)?;
     let (batch, mut interior) = (weighted.batch.len(), vec![]);
     let rank = batch + 2;
@@ -101,8 +113,10 @@ fn find(graph: &Graph, known: &mut KnownValues<'_>, node: &Node) -> Option<Found
         Some(column) => Some(Sink::of(graph, column, (batch > 1).then(|| batch - 1))?),
         None => None,
     };
-    let FoundScores { product: scores, mut factor, masks } =
-        scores(graph, weights.scores, &mut interior)?;
+    let FoundScores { product: scores, mut factor, mask, function, interior: between } =
+        FoundScores::in_bounds(graph, known, weights.scores)
+            .or_else(|| FoundScores::by_function(graph, uses, &weights))?;
+    interior.extend(between);
     let compared = product(scores).filter(|d| d.batch.len() == batch)?;
     let matrices = [scores.operands[0], scores.operands[1], node.operands[1]];
     if matrices.iter().any(|v| graph.ty(*v).rank() != rank) {
@@ -135,16 +149,12 @@ fn find(graph: &Graph, known: &mut KnownValues<'_>, node: &Node) -> Option<Found
     let operands = grouped(sides);
     let dtype = graph.ty(node.results[0]).dtype;
     let same = operands.iter().all(|(source, _)| graph.ty(*source).dtype == dtype);
-    let sizes = graph.ty(scores.results[0]).sizes();
-    let mask = match known.sight(&masks, [sizes[rank - 2], sizes[rank - 1]])? {
-        Sight::Full => Mask::Full,
-        Sight::Causal => Mask::Causal,
-    };
     let usual = 1.0 / (width as f64).sqrt();
     let scale = ((factor - usual).abs() > 1e-6 * usual).then_some(factor);
     let shape = graph.ty(node.results[0]).shape.clone();
     let attention = Attention { scale, mask, dropout: weights.dropout, ..Attention::FULL };
-    let found = FoundAttention { attention, operands, seed: weights.seed, sink, shape, interior };
+    let seed = weights.seed;
+    let found = FoundAttention { attention, operands, seed, sink, function, shape, interior };
     same.then_some(found)
 }
 
@@ -158,20 +168,55 @@ fn product(node: &Node) -> Option<&DotGeneral> {
     }
 }
 
-/// A product, what it is multiplied with, and what then hides.
+/// A product of queries and keys, and what becomes of it.
 struct FoundScores<'g> {
     product: &'g Node,
     factor: f64,
+    mask: Mask,
+    function: Option<ScoreFunction>,
+    /// Values from the scores to the product.
+    interior: Vec<Value>,
+}
+
+impl<'g> FoundScores<'g> {
+    /// Those that masks hide as the op does by itself.
+    fn in_bounds(graph: &'g Graph, known: &mut KnownValues<'_>, value: Value) -> Option<Self> {
+        let MaskedProduct { product, factor, masks, interior } = masked_product(graph, value)?;
+        let [.., queries, keys] = graph.ty(product.results[0]).sizes()[..] else { return None };
+        let mask = match known.sight(&masks, [queries, keys])? {
+            Sight::Full => Mask::Full,
+            Sight::Causal => Mask::Causal,
+        };
+        Some(Self { product, factor, mask, function: None, interior })
+    }
+
+    /// Those that are any function of the product, where no row is hidden without a guard.
+    fn by_function(graph: &'g Graph, uses: &[usize], weights: &AttentionWeights) -> Option<Self> {
+        let mut function = ScoreFunction::of(graph, weights.scores, uses)?;
+        if !weights.guarded && function.may_hide(graph) {
+            return None;
+        }
+        let product = graph.producer(function.product)?;
+        let dtype = graph.ty(product.operands[0]).dtype;
+        let wide = graph.ty(function.product).dtype == dtype.accumulation();
+        let interior = std::mem::take(&mut function.interior);
+        let (factor, mask) = (function.scale, Mask::Full);
+        let found = Self { product, factor, mask, function: Some(function), interior };
+        (heads(product).is_some() && wide).then_some(found)
+    }
+}
+
+/// A product, what it is multiplied with, and what then hides.
+struct MaskedProduct<'g> {
+    product: &'g Node,
+    factor: f64,
     masks: Vec<(Effect, Value)>,
+    interior: Vec<Value>,
 }
 
 /// Traces scores from the softmax back to the product.
-fn scores<'g>(
-    graph: &'g Graph,
-    mut value: Value,
-    interior: &mut Vec<Value>,
-) -> Option<FoundScores<'g>> {
-    let (mut factor, mut masks) = (1.0, Vec::new());
+fn masked_product(graph: &Graph, mut value: Value) -> Option<MaskedProduct<'_>> {
+    let (mut factor, mut masks, mut interior) = (1.0, Vec::new(), Vec::new());
     loop {
         interior.push(value);
         let node = graph.producer(value)?;
@@ -184,7 +229,9 @@ fn scores<'g>(
         // A factor would be applied after a mask was multiplied in.
         let unscaled = factor == 1.0;
         value = match (node.op.prim()?, &node.operands[..]) {
-            (Prim::DotGeneral(_), _) => return Some(FoundScores { product: node, factor, masks }),
+            (Prim::DotGeneral(_), _) => {
+                return Some(MaskedProduct { product: node, factor, masks, interior });
+            }
             (Prim::Binary { kind: Binary::Add }, &[x, y]) if unscaled => {
                 let (scores, mask) = if leads_to_product(graph, x) { (x, y) } else { (y, x) };
                 masks.push((Effect::Added, mask));

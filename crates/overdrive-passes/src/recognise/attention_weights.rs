@@ -17,6 +17,8 @@ pub(super) struct AttentionWeights {
     pub(super) scores: Value,
     /// The column of sinks, whose weights nobody reads.
     pub(super) column: Option<Value>,
+    /// Whether weights that are no numbers become 0.
+    pub(super) guarded: bool,
     pub(super) dropout: Option<Dropout>,
     pub(super) seed: Option<Value>,
 }
@@ -25,7 +27,8 @@ impl AttentionWeights {
     /// Those of a value, whose last dimension is that of the keys. Adds the values between it and
     /// the scores to `interior`.
     pub(super) fn of(graph: &Graph, value: Value, interior: &mut Vec<Value>) -> Option<Self> {
-        let mut found = Self { scores: value, column: None, dropout: None, seed: None };
+        let mut found =
+            Self { scores: value, column: None, guarded: false, dropout: None, seed: None };
         let (mut at, mut cut) = (value, false);
         let softmax = loop {
             interior.push(at);
@@ -35,7 +38,7 @@ impl AttentionWeights {
                 guard.filter(|&[_, other, _]| number(graph, other) == Some(0.0))
             {
                 interior.push(test);
-                at = inner;
+                (found.guarded, at) = (true, inner);
             } else if let Some(dropout) = node.op.composite::<Dropout>() {
                 // Numbers are drawn for the weights of keys alone, and once.
                 if cut || found.dropout.is_some() {

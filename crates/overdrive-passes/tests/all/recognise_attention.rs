@@ -4,13 +4,15 @@
 //! Long because all ways of writing attention are held to one op.
 
 use overdrive_ir::eval::{States, eval};
-use overdrive_ir::ops::{Attention, AttentionSink, Dropout, attention::Mask};
+use overdrive_ir::ops::attention::{Mask, find_mask, find_score};
+use overdrive_ir::ops::{Attention, AttentionGrad, AttentionSink, Dropout};
 use overdrive_ir::{
-    Binary, Builder, Compare, DType, Expr, Graph, Init, Reducer, Shape, Tensor, TensorType, verify,
+    Array, Binary, Builder, Compare, DType, Expr, Graph, Init, Reducer, Shape, Tensor, TensorType,
+    verify,
 };
-use overdrive_passes::recognise;
+use overdrive_passes::{recognise, to_f64};
 use proptest::prelude::*;
-use testkit::{Tolerance, compare, random_inputs};
+use testkit::{Tolerance, compare, derivative, random_inputs};
 
 /// The place where the scores are scaled.
 #[derive(Copy, Clone, Debug)]
@@ -253,21 +255,97 @@ fn masks_that_are_not_known_are_left_alone() {
             s + b.constant(Tensor::from_f32([4, 6], &values)).broadcast_to(&s.shape())
         })
     };
-    // Causal, but aligned with the first key; a window; numbers that a score may outweigh; a row
-    // that sees nothing.
+    // Causal, but aligned with the first key; a window; a row that sees nothing.
     kept(added(|q, k| if k <= q { 0.0 } else { f32::NEG_INFINITY }));
     kept(added(|q, k| if k <= q + 2 && k > q { 0.0 } else { f32::NEG_INFINITY }));
-    kept(added(|q, k| if k <= q + 2 { 0.0 } else { -10000.0 }));
     kept(added(|q, _| if q == 1 { f32::NEG_INFINITY } else { 0.0 }));
-    // Biases.
-    kept(added(|q, k| (q + k) as f32));
-    // A mask that is multiplied, and a sum that is.
-    kept(changed(|b, s| (s + b.full(DType::F32, s.shape(), 1.0)) * 0.5));
+    // Numbers that a score may outweigh, biases, and a sum that is multiplied are functions.
+    becomes_a_function(&added(|q, k| if k <= q + 2 { 0.0 } else { -10000.0 }), true);
+    becomes_a_function(&added(|q, k| (q + k) as f32), true);
+    becomes_a_function(&changed(|b, s| (s + b.full(DType::F32, s.shape(), 1.0)) * 0.5), true);
     // The same with the causal mask of the last keys is one.
     let graph = added(|q, k| if k <= q + 2 { 0.0 } else { f32::NEG_INFINITY });
     let found = recognise(&graph).unwrap();
     assert_eq!(attentions(&found).len(), 1);
     same_meaning(&graph, &found);
+}
+
+/// Checks that it becomes attention with a score function, or with a mask function.
+fn becomes_a_function(graph: &Graph, is_score: bool) {
+    let found = recognise(graph).unwrap();
+    let mut nodes = found.nodes().iter().filter(|n| n.op.composite::<Attention>().is_some());
+    let node = nodes.next().unwrap_or_else(|| panic!("no attention in {found}"));
+    assert_eq!(find_score(&node.regions).is_some(), is_score, "{found}");
+    assert_eq!(find_mask(&node.regions).is_some(), !is_score, "{found}");
+    same_meaning(graph, &found);
+}
+
+/// Scores `[2, 2, 4, 6]` of inputs, changed, and their weights, 0 where they are no numbers.
+fn guarded(change: impl for<'b> FnOnce(&'b Builder, Expr<'b>) -> Expr<'b>) -> Graph {
+    let b = Builder::new("guarded");
+    let [q, k, v] =
+        [("q", 4), ("k", 6), ("v", 6)].map(|(name, t)| b.input(name, f32s(&[2, 2, t, 8])));
+    let weights = change(&b, q.dot(k, &[(0, 0), (1, 1)], &[(3, 3)]) * 0.25).softmax(3);
+    let weights = weights.compare(Compare::Ne, weights).select(weights.constant(0.0), weights);
+    b.output("y", weights.dot(v, &[(0, 0), (1, 1)], &[(3, 2)]));
+    b.finish().unwrap()
+}
+
+#[test]
+fn masks_and_biases_that_are_data_become_functions() {
+    // Random keys of each sequence are hidden, all of them in some.
+    becomes_a_function(
+        &guarded(|b, s| {
+            let seen = b.input("seen", TensorType::new(DType::Bool, [2usize, 1, 1, 6]));
+            seen.broadcast_to(&s.shape()).select(s, s.constant(f64::NEG_INFINITY))
+        }),
+        false,
+    );
+    // The lowest number hides nothing in a row of nothing else, which needs no guard.
+    becomes_a_function(
+        &changed(|b, s| {
+            let seen = b.input("seen", TensorType::new(DType::Bool, [1usize, 1, 1, 6]));
+            seen.broadcast_to(&s.shape()).select(s, s.constant(f64::from(f32::MIN)))
+        }),
+        true,
+    );
+    // Weights are finite.
+    becomes_a_function(
+        &changed(|b, s| {
+            let table = Init::Normal { std: 1.0, seed: 2 };
+            let bias = b.state_named("bias", f32s(&[2, 4, 6]), table);
+            s + bias.reshape([1usize, 2, 4, 6]).broadcast_to(&s.shape())
+        }),
+        true,
+    );
+}
+
+/// A bias by head and pair, whose gradient is a sum over sequences, and a mask beside it.
+#[test]
+fn biases_that_are_data_have_their_gradient() {
+    let graph = guarded(|b, s| {
+        let bias = b.input("bias", f32s(&[1, 2, 4, 6])).broadcast_to(&s.shape());
+        let seen = b.input("seen", TensorType::new(DType::Bool, [2usize, 1, 1, 6]));
+        seen.broadcast_to(&s.shape()).select(s + bias, s.constant(f64::NEG_INFINITY))
+    });
+    let found = recognise(&graph).unwrap();
+    assert_eq!(attentions(&found).len(), 1, "{found}");
+    let [before, after] = [&graph, &found].map(|graph| to_f64(graph).unwrap());
+    let mut inputs = random_inputs(&before, 5);
+    // Every sequence sees a key: the softmax of none has no gradient.
+    inputs[4] = Array::build(DType::Bool, &[2, 1, 1, 6], |at| f64::from(at[3] <= 3 + at[0]));
+    let [expected, derived] = [before, after].map(|graph| {
+        let (derived, point) = derivative(&graph, &inputs, 3).unwrap();
+        (eval(&derived, &point, &mut States::new()), derived)
+    });
+    let kernels = |graph: &Graph| {
+        graph.nodes().iter().filter(|n| n.op.composite::<AttentionGrad>().is_some()).count()
+    };
+    assert_eq!((kernels(&expected.1), kernels(&derived.1)), (0, 1), "{}", derived.1);
+    assert_eq!(expected.0.len(), derived.0.len());
+    for (e, f) in expected.0.iter().zip(&derived.0) {
+        compare(e, f, Tolerance::new(DType::F64, 1 << 6, 1.0)).unwrap();
+    }
 }
 
 #[test]
