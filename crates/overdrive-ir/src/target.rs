@@ -32,6 +32,8 @@ pub enum Call<'a> {
         operands: &'a [TensorType],
         /// Its regions, which the kernel then computes.
         regions: &'a [Graph],
+        /// Whether each of its results is of use to anybody; empty asks of any.
+        wanted: &'a [bool],
     },
     /// A product.
     Product(&'a GemmCall),
@@ -59,9 +61,9 @@ pub enum Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// The op of a node on operands of these types.
-    pub fn of(node: &'a Node, operands: &'a [TensorType]) -> Self {
-        Call::Op { op: &node.op, operands, regions: &node.regions }
+    /// The op of a node on operands of these types, with the results that are wanted.
+    pub fn of(node: &'a Node, operands: &'a [TensorType], wanted: &'a [bool]) -> Self {
+        Call::Op { op: &node.op, operands, regions: &node.regions, wanted }
     }
 }
 

@@ -21,7 +21,7 @@ use std::collections::HashMap;
 pub(crate) fn attend(graph: &Graph, target: &dyn Target) -> Result<Graph, GraphError> {
     let op = Operation::from(Attention::FULL);
     let any = [score_region(DType::F32, &[], |score, _, _| score)?];
-    if target.kernel(&Call::Op { op: &op, operands: &[], regions: &any }).is_err() {
+    if target.kernel(&Call::Op { op: &op, operands: &[], regions: &any, wanted: &[] }).is_err() {
         return Ok(graph.clone());
     }
     let uses = graph.use_counts();

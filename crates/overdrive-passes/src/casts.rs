@@ -48,7 +48,10 @@ impl Cast<'_> {
         let operands: Vec<TensorType> = self.of.iter().map(matrix).chain(scales).collect();
         let (op, regions) = (Operation::from(self.op()), self.region.as_slice());
         let differs = self.region.is_some() || !self.sums.is_empty();
-        differs && target.kernel(&Call::Op { op: &op, operands: &operands, regions }).is_ok()
+        differs
+            && target
+                .kernel(&Call::Op { op: &op, operands: &operands, regions, wanted: &[] })
+                .is_ok()
     }
 
     /// Its results in a new graph, where the values of the old one are as `get` gives them. x has

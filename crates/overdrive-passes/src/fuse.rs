@@ -162,9 +162,10 @@ pub fn node_by_node(
     target: &dyn Target,
     notes: &mut Vec<Note>,
 ) -> Result<Graph, GraphError> {
+    let uses = graph.use_counts();
     graph.rewrite(&mut |b, node, operands| {
         let types = types(operands);
-        if !must_expand(node, &types, target) {
+        if !must_expand((node, &uses), &types, target) {
             return None;
         }
         let expansion = node.op.expansion(&types, &node.regions);

@@ -16,12 +16,13 @@ pub fn legalize(
     target: &dyn Target,
     notes: &mut Vec<Note>,
 ) -> Result<Graph, GraphError> {
+    let uses = graph.use_counts();
     graph.rewrite(&mut |b, node, operands| {
         let types = types(operands);
         if node.op.prim().is_some() {
             return None;
         }
-        let reason = target.kernel(&Call::of(node, &types)).err()?;
+        let reason = target.kernel(&Call::of(node, &types, &wanted(node, &uses))).err()?;
         let mut reason = reason.reason(&target.description().device);
         let codes = node.op.composite::<Float8Linear>();
         if codes.is_some_and(|codes| codes.granularity.multiplies_numbers()) {
@@ -78,9 +79,18 @@ pub(crate) fn model_scope(scope: &str) -> &str {
     }
 }
 
-/// True for a composite that the device does not run as such.
-pub(crate) fn must_expand(node: &Node, types: &[TensorType], target: &dyn Target) -> bool {
-    node.op.prim().is_none() && target.kernel(&Call::of(node, types)).is_err()
+/// Whether each result of a node is used, of a graph with these counts.
+fn wanted(node: &Node, uses: &[usize]) -> Vec<bool> {
+    node.results.iter().map(|v| uses[v.0 as usize] > 0).collect()
+}
+
+/// True for a composite of a graph with these counts that the device does not run as such.
+pub(crate) fn must_expand(
+    (node, uses): (&Node, &[usize]),
+    types: &[TensorType],
+    target: &dyn Target,
+) -> bool {
+    node.op.prim().is_none() && target.kernel(&Call::of(node, types, &wanted(node, uses))).is_err()
 }
 
 /// True for a composite whose kernel hands its result to an epilogue, as a contraction does: a
@@ -88,7 +98,7 @@ pub(crate) fn must_expand(node: &Node, types: &[TensorType], target: &dyn Target
 pub(crate) fn takes_epilogue(graph: &Graph, node: &Node, target: &dyn Target) -> bool {
     let types = graph.types(&node.operands);
     node.op.prim().is_none()
-        && target.kernel(&Call::of(node, &types)).is_ok_and(|kernel| kernel.takes_epilogue)
+        && target.kernel(&Call::of(node, &types, &[])).is_ok_and(|kernel| kernel.takes_epilogue)
 }
 
 /// The types of a node's operands.
@@ -103,8 +113,9 @@ fn expansion(node: &Node, operands: &[Expr<'_>], target: &dyn Target) -> Graph {
 
 /// A state-free graph with every unclaimed composite expanded, repeatedly.
 pub(crate) fn primitives(graph: &Graph, target: &dyn Target) -> Graph {
+    let uses = graph.use_counts();
     let expanded = graph.rewrite(&mut |b, node, operands| {
-        if !must_expand(node, &types(operands), target) {
+        if !must_expand((node, &uses), &types(operands), target) {
             return None;
         }
         Some(b.inline(&expansion(node, operands, target), operands))

@@ -21,12 +21,13 @@ pub(crate) fn widen(
     target: &dyn Target,
     notes: &mut Vec<Note>,
 ) -> Result<Graph, GraphError> {
+    let uses = graph.use_counts();
     graph.rewrite(&mut |b, node, operands| {
         let prim = match &node.op {
             Operation::Prim(prim) => prim,
             Operation::Composite(_) => {
                 let types = types(operands);
-                if !must_expand(node, &types, target) {
+                if !must_expand((node, &uses), &types, target) {
                     return None;
                 }
                 let flat = primitives(&node.op.expansion(&types, &node.regions), target);

@@ -11,8 +11,8 @@ pub(crate) struct NamedKernel {
     pub(crate) op: &'static str,
     /// Whether it hands its result to an epilogue.
     pub(super) takes_epilogue: bool,
-    /// Why it does not compute these regions.
-    pub(super) regions: fn(&[Graph]) -> Option<Decline>,
+    /// Why it does not compute these regions, if these results are wanted.
+    pub(super) regions: fn(&[Graph], &[bool]) -> Option<Decline>,
     /// Why it does not take this form of the op, or operands of these types.
     pub(super) declines: fn(&Operation, &[TensorType]) -> Option<Decline>,
     /// Why it does not take operands and results that lie so.
@@ -24,7 +24,8 @@ pub(crate) struct NamedKernel {
 impl NamedKernel {
     /// Takes every form of an op without regions, and hands its result to no epilogue.
     pub(super) const fn new(op: &'static str, compile: Compile) -> Self {
-        let regions = |regions: &[Graph]| (!regions.is_empty()).then_some(Decline::NoKernel);
+        let regions =
+            |regions: &[Graph], _: &[bool]| (!regions.is_empty()).then_some(Decline::NoKernel);
         let (declines, lies_wrong) = (|_: &_, _: &[_]| None, |_: &_| None);
         Self { op, takes_epilogue: false, regions, declines, lies_wrong, compile }
     }

@@ -31,9 +31,10 @@ pub(crate) const KERNELS: &[NamedKernel] = &[
 /// How the CPU runs a call.
 pub(crate) fn answer(call: &Call<'_>) -> Result<Kernel, Decline> {
     match *call {
-        Call::Op { op, operands, regions } => {
+        Call::Op { op, operands, regions, wanted } => {
             let kernel = find(&op.name()).ok_or(Decline::NoKernel)?;
-            let declined = (kernel.regions)(regions).or_else(|| (kernel.declines)(op, operands));
+            let declined =
+                (kernel.regions)(regions, wanted).or_else(|| (kernel.declines)(op, operands));
             let takes_epilogue = kernel.takes_epilogue;
             declined.map_or(Ok(Kernel { takes_epilogue, ..Kernel::default() }), Err)
         }

@@ -5,8 +5,8 @@ use crate::support::{MODES, Session, check, random};
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
 use overdrive_ir::ops::{Attention, AttentionGrad, Dropout};
 use overdrive_ir::plan::{KernelOp, StepKind};
-use overdrive_ir::{Array, Binary, Builder, Compare, DType, Graph, TensorType};
-use testkit::Tolerance;
+use overdrive_ir::{Array, Binary, Builder, Compare, DType, Graph, Mode, TensorType};
+use testkit::{Tolerance, derivative};
 
 /// Two query heads that share a key head: `queries` by `keys`, four channels and three values.
 fn attention(dtype: DType, [queries, keys]: [usize; 2], attention: Attention) {
@@ -333,4 +333,46 @@ fn gradients_through_score_functions() {
         gradients(dtype, [150, 140], Attention::FULL, std::slice::from_ref(&score));
         gradients(dtype, [150, 140], Attention::CAUSAL, &[score, documents()]);
     }
+}
+
+/// Slopes by head and a bias by distance, as functions of scores read them.
+fn captured(dtype: DType) -> (Graph, [Array; 2]) {
+    let captures = [random(dtype, &[2], 8), random(dtype, &[2, 9], 9)];
+    let types = [0, 1].map(|i| captures[i].ty());
+    let score = score_region(dtype.accumulation(), &types, |score, [_, h, q, k], captures| {
+        let near = (k - q).max(k.constant(-4.0)).min(k.constant(4.0)) + 4.0;
+        let [slope, bias] = [captures[0].at(&[h]), captures[1].at(&[h, near])];
+        score * slope.convert(score.dtype()) + bias.convert(score.dtype())
+    });
+    (score.unwrap(), captures)
+}
+
+#[test]
+fn gradients_beside_floats_that_need_none() {
+    for dtype in [DType::F32, DType::F64, DType::BF16] {
+        let (score, captures) = captured(dtype);
+        let score = std::slice::from_ref(&score);
+        gradients_with((dtype, [50, 140]), Attention::FULL, score, &captures);
+        gradients_with((dtype, [110, 60]), Attention::CAUSAL, score, &captures);
+    }
+}
+
+#[test]
+fn gradients_of_captured_floats_are_expanded_and_the_plan_says_why() {
+    let (score, captures) = captured(DType::F32);
+    let b = Builder::new("captured");
+    let shapes = [[1, 2, 20, 4], [1, 1, 20, 4], [1, 1, 20, 3]];
+    let mut inputs: Vec<Array> =
+        (1..).zip(&shapes).map(|(i, s)| random(DType::F32, s, i)).collect();
+    inputs.extend(captures);
+    let x: Vec<_> =
+        inputs.iter().enumerate().map(|(i, x)| b.input(&format!("x{i}"), x.ty())).collect();
+    let [out, _] = x[0].attention_with([x[1], x[2]], Attention::CAUSAL, vec![score], &x[3..]);
+    b.output("out", out);
+    let (derived, point) = derivative(&b.finish().unwrap(), &inputs, 3).unwrap();
+    check(&derived, &point, Tolerance::new(DType::F32, 40, 8.0));
+    let tensors: Vec<_> = point.iter().map(Array::to_tensor).collect();
+    let session = Session::new(&derived, Mode::Compile, 1, &tensors).unwrap();
+    let plan = session.compiled.plan().to_string();
+    assert!(plan.contains("floats that a score function captures have no kernel"), "{plan}");
 }

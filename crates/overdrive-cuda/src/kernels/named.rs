@@ -48,7 +48,7 @@ pub(crate) fn names(architecture: Architecture) -> Vec<&'static str> {
 pub fn answer(call: &Call<'_>, machine: PrinterMachine) -> Result<Kernel, Decline> {
     let architecture = machine.architecture;
     match *call {
-        Call::Op { op, operands, regions } => {
+        Call::Op { op, operands, regions, .. } => {
             let kernel = find(&op.name()).filter(|kernel| kernel.is_for(architecture));
             let kernel = kernel.ok_or(Decline::NoKernel)?;
             let takes_epilogue = kernel.takes_epilogue;

@@ -63,7 +63,7 @@ impl Layer {
     fn declined(&self, inputs: &[Array]) -> Option<String> {
         let types: Vec<TensorType> = inputs.iter().map(Array::ty).collect();
         let op = Operation::from(self.op());
-        let call = Call::Op { op: &op, operands: &types, regions: &[] };
+        let call = Call::Op { op: &op, operands: &types, regions: &[], wanted: &[] };
         let machine = PrinterMachine { multiprocessors: 132, architecture: Architecture::Sm90a };
         answer(&call, machine).err().map(|decline| decline.reason("Hopper"))
     }

@@ -49,7 +49,7 @@ impl Layer {
     fn declined(&self) -> Option<String> {
         let types: Vec<TensorType> = self.inputs().iter().map(Array::ty).collect();
         let op = Operation::from(SparseLinear);
-        let call = Call::Op { op: &op, operands: &types, regions: &[] };
+        let call = Call::Op { op: &op, operands: &types, regions: &[], wanted: &[] };
         let machine = PrinterMachine { multiprocessors: 132, architecture: Architecture::Sm90a };
         answer(&call, machine).err().map(|decline| decline.reason("Hopper"))
     }

@@ -241,7 +241,8 @@ impl<'g> Planner<'g> {
         };
         let call = KernelCall { op: kernel_op, operands, results, epilogue: None };
         let types: Vec<_> = node.operands.iter().map(|&v| self.graph.ty(v).clone()).collect();
-        let kind = match self.target.kernel(&overdrive_ir::Call::of(node, &types)) {
+        let wanted: Vec<bool> = node.results.iter().map(|&v| self.is_used(v)).collect();
+        let kind = match self.target.kernel(&overdrive_ir::Call::of(node, &types, &wanted)) {
             Ok(_) => StepKind::Kernel(call),
             Err(decline) => {
                 let reason = decline.reason(&self.target.description().device);

@@ -36,8 +36,10 @@ const TASKS: usize = 64;
 const BLOCK: usize = 256;
 
 /// `attention` with its score and mask functions, and dropout.
-pub(crate) const KERNEL: NamedKernel =
-    NamedKernel { regions: |_| None, ..NamedKernel::new("attention", Compile::Composite(compile)) };
+pub(crate) const KERNEL: NamedKernel = NamedKernel {
+    regions: |_, _| None,
+    ..NamedKernel::new("attention", Compile::Composite(compile))
+};
 
 fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnable>, Unsupported> {
     let views = call.operands.iter().chain(call.results.iter().flatten());

@@ -12,7 +12,7 @@ use crate::kernels::named::{Compile, NamedKernel};
 
 /// `quantized_attention` with its score and mask functions.
 pub(crate) const KERNEL: NamedKernel = NamedKernel {
-    regions: |_| None,
+    regions: |_, _| None,
     declines,
     lies_wrong,
     ..NamedKernel::new("quantized_attention", Compile::Composite(compile))

@@ -16,9 +16,8 @@ use std::ops::Range;
 use half::{bf16, f16};
 use overdrive_ir::ops::AttentionGrad;
 use overdrive_ir::ops::attention::{Mask, find_score};
-use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::{KernelCall, KernelOp};
-use overdrive_ir::{DType, Decline, Graph, OpRef, Plan, Port};
+use overdrive_ir::{DType, Decline, Graph, OpRef, Plan};
 
 use super::dropout::Dropping;
 use super::function::{self, Functions};
@@ -27,6 +26,7 @@ use super::grad_task::{KeyBlock, Wanted};
 use super::head_rows::HeadRows;
 use super::reach::{Reach, block_of};
 use super::results::{element, store};
+use super::slope::with_slope;
 use super::softmax::{Score, passes};
 use super::visible::mask_cell;
 use super::weigh::{steepen, weigh};
@@ -47,20 +47,22 @@ const BLOCKS: usize = 4;
 /// Groups of queries of a task that sums up dq alone.
 const GROUPS: usize = 6;
 
-/// `attention_grad` with dropout, a mask function, and a score function that captures no floats.
+/// `attention_grad` with dropout, a mask function, and a score function whose captures need no
+/// gradient.
 pub(crate) const KERNEL: NamedKernel = NamedKernel {
     regions: declines,
     ..NamedKernel::new("attention_grad", Compile::Composite(compile))
 };
 
-fn declines(regions: &[Graph]) -> Option<Decline> {
+fn declines(regions: &[Graph], wanted: &[bool]) -> Option<Decline> {
     let score = find_score(regions)?;
-    let is_float = |port: &Port| score.ty(port.value).dtype.is_float();
-    // Their gradients are sums over all pairs.
-    score.inputs()[5..].iter().any(is_float).then(|| {
+    // They are sums over all pairs, behind the gradients of q, k and v.
+    if wanted.iter().skip(3).any(|&wanted| wanted) {
         let reason = "the gradients of floats that a score function captures have no kernel";
-        Decline::Because(reason.to_owned())
-    })
+        return Some(Decline::Because(reason.to_owned()));
+    }
+    let refused = with_slope(score).err()?;
+    Some(Decline::Because(format!("its kernel takes {}, not {}", refused.expected, refused.found)))
 }
 
 fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnable>, Unsupported> {
@@ -118,11 +120,11 @@ where
         let scale = op.attention.factor(q.sizes[3]);
         let extents = [q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2]];
         let scored = |region: &Graph| match find_score(std::slice::from_ref(region)) {
-            Some(score) => Slopes::of(score).map(|slopes| slopes.region),
+            Some(score) => with_slope(score),
             None => Ok(region.clone()),
         };
         let regions: Result<Vec<Graph>, _> = regions.iter().map(scored).collect();
-        let regions = regions.expect("a score function that captures no floats has slopes");
+        let regions = regions.expect("functions without slopes are declined");
         let (seed, captures) = op.attention.seed_and_captures(&call.operands[6..]);
         let cell = mask_cell(&regions, captures)?;
         let block = block_of(k.sizes[2], BLOCK, (rows, cell[1]));
