@@ -239,6 +239,10 @@ impl Attention {
         if let Some(dropout) = self.dropout {
             dropout.check(seed)?;
         }
+        if let Some(scale) = self.scale.filter(|scale| !scale.is_finite()) {
+            return Err(Mismatch::new("a finite scale of the scores", scale.to_string())
+                .remedy("leave the scale out for 1 / √D"));
+        }
         if let Some(threshold) = self.threshold {
             if !(threshold > 0.0 && threshold < 1.0) {
                 return Err(Mismatch::new("a threshold between 0 and 1", threshold.to_string()));

@@ -164,6 +164,26 @@ fn a_seed_that_is_missing_is_an_error() {
 }
 
 #[test]
+fn scales_that_are_no_finite_numbers_are_errors() {
+    let refused = |scale: f64| {
+        let b = Builder::new("scaled");
+        let x = b.input("x", TensorType::new(DType::F32, [1usize, 2, 4, 8]));
+        let [out, _] = x.attention(x, x, Attention { scale: Some(scale), ..Attention::FULL });
+        b.output("y", out);
+        b.finish().err().map(|error| error.to_string())
+    };
+    for scale in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let error = refused(scale).unwrap();
+        assert!(error.contains("a finite scale of the scores"), "{error}");
+        assert!(error.contains(&scale.to_string()), "{error}");
+        assert!(error.contains("leave the scale out for 1 / √D"), "{error}");
+    }
+    for scale in [0.0, -0.5, 2.0] {
+        assert_eq!(refused(scale), None);
+    }
+}
+
+#[test]
 fn sinks_of_another_number_of_heads_are_an_error() {
     let b = Builder::new("sinks");
     let q = b.input("q", TensorType::new(DType::F32, [1usize, 2, 2, 4]));

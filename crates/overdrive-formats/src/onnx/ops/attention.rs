@@ -12,6 +12,12 @@ use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::{Binary, Compare, DType, Expr, Pad, Prim, Reducer, Shape};
 
+/// A factor of the scores.
+pub(super) fn finite(scale: f64) -> Result<f64, Fault> {
+    let found = || invalid("a finite scale", scale.to_string());
+    scale.is_finite().then_some(scale).ok_or_else(found)
+}
+
 /// `[B, T, H D]` as `[B, H, T, D]`.
 pub(super) fn heads<'b>(x: Expr<'b>, heads: usize) -> Result<Expr<'b>, Fault> {
     let [batch, steps, width] = exactly(x, "a sequence")?;
@@ -119,10 +125,10 @@ pub(super) fn attention<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     (k, v) = (cached(past, k), cached(c.maybe(5)?, v));
     let [_, _, queries, width] = exactly(q, "q")?;
     let [batch, _, keys, _] = exactly(k, "k")?;
-    let scale = match c.attribute("scale") {
+    let scale = finite(match c.attribute("scale") {
         Some(a) => f64::from(a.f()),
         None => 1.0 / (width.max(1) as f64).sqrt(),
-    };
+    })?;
     let (cap, is_causal) = (c.float_or("softcap", 0.0), c.flag("is_causal", 0));
     let mode = c.int_or("qk_matmul_output_mode", 0);
     c.ignore(&["softmax_precision"]);

@@ -4,7 +4,7 @@
 //! A mask hides by -∞ here and by a large negative number there, which is the same wherever a query
 //! sees a key.
 
-use super::attention::{WrittenOut, angles, cached, causal, heads, merged, rotated};
+use super::attention::{WrittenOut, angles, cached, causal, finite, heads, merged, rotated};
 use super::matmul::dot;
 use crate::onnx::axes::{common, exactly, positive, sizes};
 use crate::onnx::call::{Call, Outcome, one};
@@ -34,10 +34,10 @@ pub(super) fn multi_head<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (k, v) = (cached(c.maybe(6)?, apart(k)?), cached(c.maybe(7)?, apart(v)?));
     let [batch, _, queries, width] = exactly(q, "q")?;
     let [_, _, keys, _] = exactly(k, "k")?;
-    let scale = match c.float_or("scale", 0.0) {
+    let scale = finite(match c.float_or("scale", 0.0) {
         0.0 => 1.0 / (width.max(1) as f64).sqrt(),
         scale => scale,
-    };
+    })?;
     let mask = c.maybe(4)?.map(|mask| key_mask(mask, [batch, queries, keys])).transpose()?;
     let past = c
         .maybe(6)?
@@ -164,10 +164,10 @@ pub(super) fn projected<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (q, k, v) = (part(0)?, cached(cache(0), part(1)?), cached(cache(1), part(2)?));
     let [_, _, _, width] = exactly(q, "q")?;
     let [_, _, keys, _] = exactly(k, "k")?;
-    let scale = match c.float_or("scale", 0.0) {
+    let scale = finite(match c.float_or("scale", 0.0) {
         0.0 => 1.0 / (width.max(1) as f64).sqrt(),
         scale => scale,
-    };
+    })?;
     let mask = c.maybe(3)?.map(|mask| key_mask(mask, [batch, steps, keys])).transpose()?;
     let seen = Seen { scale, past: past.map_or(0, |(_, p)| p), mask, bias: c.maybe(5)? };
     let y = merged(attend(c, [q, k, v], seen)?)?;
@@ -207,10 +207,10 @@ pub(super) fn group_query<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     }
     let (k, v) = (cached(past, k), cached(c.maybe(4)?, v));
     let [_, _, keys, _] = exactly(k, "k")?;
-    let scale = match c.float_or("scale", 0.0) {
+    let scale = finite(match c.float_or("scale", 0.0) {
         0.0 => 1.0 / (width.max(1) as f64).sqrt(),
         scale => scale,
-    };
+    })?;
     let (cap, window) = (c.float_or("softcap", 0.0), c.int_or("local_window_size", -1));
     c.ignore(&["smooth_softmax", "rotary_interleaved"]);
     // Keys past each sequence's length are padding; the last query stands at that length.
