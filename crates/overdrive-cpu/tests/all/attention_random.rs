@@ -7,6 +7,7 @@ use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
 use overdrive_ir::ops::{Attention, Dropout};
 use overdrive_ir::{Array, Backend, Binary, Builder, Compare, DType, Graph, Mode};
 use proptest::prelude::*;
+use std::ops::Range;
 use testkit::{Gradients, Tolerance, derivative};
 
 /// Masks in addition to `Attention::mask`.
@@ -84,7 +85,15 @@ impl Case {
 }
 
 fn cases(dtypes: &'static [DType]) -> impl Strategy<Value = Case> {
-    let sizes = (1usize..3, 1usize..4, 1usize..3, 1usize..40, 1usize..45, 1usize..10, 1usize..7)
+    cases_of(dtypes, [1..3, 1..4, 1..3, 1..40, 1..45])
+}
+
+/// Cases of such B, H / Hkv, Hkv, Tq and Tk.
+fn cases_of(
+    dtypes: &'static [DType],
+    [b, group, kv, queries, keys]: [Range<usize>; 5],
+) -> impl Strategy<Value = Case> {
+    let sizes = (b, group, kv, queries, keys, 1usize..10, 1usize..7)
         .prop_map(|(b, group, kv, tq, tk, d, dv)| [b, group, kv, tq, tk, d, dv]);
     let hides = prop_oneof![Just(Hides::Nothing), Just(Hides::Far), Just(Hides::Rows)];
     let rate = prop_oneof![Just(None), Just(Some(0.0)), Just(Some(0.1)), Just(Some(0.6))];
@@ -134,6 +143,26 @@ proptest! {
         }
         let (derived, point) = derivative(&graph, &inputs, 3).map_err(TestCaseError::fail)?;
         let [.., tq, tk, _, _] = case.sizes;
+        let tolerance = Tolerance::new(case.dtype, tq.max(tk) * case.sizes[1], 64.0);
+        agrees(&derived, &point, tolerance).map_err(TestCaseError::fail)?;
+        prop_assert_eq!(bits(&derived, &point, 1), bits(&derived, &point, 3));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4))]
+
+    /// The largest score moves from block to block, and masks end within one.
+    #[test]
+    fn several_blocks_of_keys_agree_too(
+        case in cases_of(&[DType::F64, DType::F32], [1..2, 1..3, 1..2, 40..200, 130..420])
+    ) {
+        let inputs = case.inputs();
+        let graph = case.graph(&inputs);
+        let [.., tq, tk, _, _] = case.sizes;
+        agrees(&graph, &inputs, Tolerance::new(case.dtype, tk, 16.0))
+            .map_err(TestCaseError::fail)?;
+        let (derived, point) = derivative(&graph, &inputs, 3).map_err(TestCaseError::fail)?;
         let tolerance = Tolerance::new(case.dtype, tq.max(tk) * case.sizes[1], 64.0);
         agrees(&derived, &point, tolerance).map_err(TestCaseError::fail)?;
         prop_assert_eq!(bits(&derived, &point, 1), bits(&derived, &point, 3));

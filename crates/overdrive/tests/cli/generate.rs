@@ -105,6 +105,23 @@ fn a_threshold_of_attention_needs_a_text_of_several_tiles() {
         .ends(2, &["expected a number between 0 and 1"]);
 }
 
+/// A prompt of the fixtures is too short for codes, and so is each window of a text.
+#[test]
+fn attention_in_fp8_needs_a_text_of_256_keys() {
+    let made = |rest: &str| {
+        json(&run("generate", "qwen3", &format!("--prompt hand --max-tokens 9 --json {rest}")))
+    };
+    assert_eq!(made("--attention-float8")["tokens"], made("")["tokens"]);
+    let folder = Folder::new();
+    std::fs::write(folder.path("text.txt"), "hand ".repeat(80)).unwrap();
+    let model = fixture("qwen3").display().to_string();
+    folder
+        .line(&format!("generate {model} --judge text.txt --attention-float8 --threads 1"))
+        .ends(2, &["--attention-float8", "128 queries and 256 keys", "leave the option out"]);
+    run("generate", "qwen3", "--prompt hand --attention-float8 --attention-threshold 0.1")
+        .ends(2, &["cannot be used with"]);
+}
+
 #[test]
 fn what_a_model_cannot_generate_is_refused() {
     run("generate", "bert", "--prompt cat").ends(2, &["expected a decoder", "found an encoder"]);
