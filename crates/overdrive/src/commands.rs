@@ -42,6 +42,7 @@ fn of_one_process(command: &Command) -> Option<&'static str> {
         Command::Quantize(_) => "quantize",
         Command::Report(_) => "report",
         Command::Regress(_) => "regress",
+        Command::Tokens(_) => "tokens",
         Command::Train(_)
         | Command::Generate(_)
         | Command::Explain(_)
