@@ -47,7 +47,7 @@ pub trait Split: Send + Sync {
     fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError>;
 
     /// SHA-256 of the part's content in its order, in hexadecimal: two runs learnt from the same if
-    /// these are equal.
+    /// these are equal. Blocks of a token file stand in it by their checksums.
     ///
     /// # Errors
     /// As `batch`.
