@@ -10,7 +10,7 @@ const TRAIN: &str = "train digits-mlp --data digits --device cpu --threads 1";
 fn recipe(folder: &Folder, model: &str) -> Value {
     let text = fs::read_to_string(folder.path(&format!("{model}/config.json"))).unwrap();
     let config: Value = serde_json::from_str(&text).unwrap();
-    config["training"].clone()
+    config["recipe"]["training"].clone()
 }
 
 #[test]
