@@ -112,8 +112,8 @@ impl Lora {
                 } else {
                     up.slice_axis(0, rows.start, rows.end)
                 };
-                // The scale is that of the few numbers between the adapters. Then sums are the end of
-                // a product, and the gradient of a result needs no pass of its own.
+                // The scale is that of the few numbers between the adapters. Then sums end a
+                // product, and the gradient of a result needs no pass of its own.
                 let between = operands[0].linear(down.t(), None) * self.scale();
                 results[0] = results[0] + between.linear(up.t(), None);
             }

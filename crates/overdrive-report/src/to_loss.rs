@@ -1,6 +1,6 @@
 //! Steps and time to a given loss: a table of runs that learn the same task.
 //!
-//! The loss is the largest of the least validation losses of the runs of a workload: every run has
+//! The loss is the largest of the least validation losses of the runs of a workload. Every run has
 //! come that far, the slowest at its best look. A run is there at its first look at this loss or
 //! below.
 
@@ -45,8 +45,8 @@ pub(super) fn table(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
     }
     (!table.rows.is_empty()).then(|| Captioned {
         caption: "Steps and time to a validation loss, the largest of the least ones of all runs: \
-                  the first look there or below, of several seeds the earliest and the latest. Time \
-                  counts from the start of the run, with preparation and looks."
+                  the first look there or below, of several seeds the earliest and the latest. \
+                  Time counts from the start of the run, with preparation and looks."
             .to_owned(),
         table: table.without_unknown_columns(),
     })

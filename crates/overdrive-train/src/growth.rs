@@ -1,6 +1,6 @@
-//! The tensors that grew in a run whose loss has risen: the weight, the gradient and the output of
-//! a layer that are the most times as large as at the start. Beside them, tensors that codes of fp8
-//! do not hold.
+//! The tensors that grew in a run whose loss has risen. They are the weight, the gradient and the
+//! output of a layer that are the most times as large as at the start. Beside them are tensors that
+//! codes of fp8 do not hold.
 //!
 //! One batch is measured twice, with the weights as they are and with those of the start. The graph
 //! is that of the step up to its gradients. Its outputs are numbers, so nothing but them is kept.

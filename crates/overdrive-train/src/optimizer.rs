@@ -68,7 +68,7 @@ impl Optimizer {
         }
     }
 
-    /// What is expected of a value that makes no sense, and that value.
+    /// The expectation that a value does not meet, and that value.
     pub(crate) fn fault(&self) -> Option<(&'static str, f64)> {
         let AdamW { betas, eps, weight_decay } = self.adamw();
         let momentum = match *self {

@@ -161,8 +161,8 @@ impl Recipe {
     /// Errs with the first value that no training can use.
     ///
     /// # Errors
-    /// When a count is zero, or a rate, a decay or a value of the optimizer is out of its range. When
-    /// the precision is none that gradients have, or the format of codes is no fp8.
+    /// When a count is zero, or a rate, a decay or a value of the optimizer is out of its range.
+    /// When the precision is none that gradients have, or the format of codes is no fp8.
     pub fn check(&self) -> Result<(), TrainError> {
         let fault = |name: &str, expected: &str, found: String| {
             Err(TrainError::invalid(

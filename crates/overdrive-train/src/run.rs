@@ -81,8 +81,8 @@ pub trait Observer {
         ControlFlow::Continue(())
     }
 
-    /// When the training loss has risen far above noise, once in a run, which goes on: by how much,
-    /// the layer and the tensors that have grown most, and what to try.
+    /// When the training loss has risen far above noise, once in a run, which goes on. The text
+    /// says by how much, the layer and the tensors that have grown most, and what to try.
     fn diverges(&mut self, done: u64, diagnosis: &str) {
         let _ = (done, diagnosis);
     }

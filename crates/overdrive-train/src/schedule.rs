@@ -34,8 +34,8 @@ pub enum Decay {
     },
 }
 
-/// How a rate falls over the last steps, where x goes from 0 to 1 (Hägele et al., "Scaling laws and
-/// compute-optimal training beyond fixed training durations", arXiv:2405.18392).
+/// How a rate falls over the last steps, where x goes from 0 to 1. Source: Hägele et al., "Scaling
+/// laws and compute-optimal training beyond fixed training durations", arXiv:2405.18392.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fall {
@@ -107,7 +107,7 @@ fn is_share(x: f64) -> bool {
 }
 
 impl Decay {
-    /// What is expected of a value that makes no sense, and that value.
+    /// The expectation that a value does not meet, and that value.
     pub(crate) fn fault(&self) -> Option<(&'static str, f64)> {
         let factor = |x: f64| (!is_factor(x)).then_some(("a factor from 0 to 1", x));
         match *self {

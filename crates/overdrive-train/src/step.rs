@@ -4,8 +4,8 @@
 //! count of updates are states. Outputs: `loss`, `grad_norm` before clipping, and `applied`, 1
 //! where the gradients were finite and the states changed, else 0. Invariant: a step with a NaN or
 //! an infinity leaves every parameter as it was, so that it can be looked into (`diagnose.rs`).
-//! Delayed scales of fp8 are states too: each batch makes them new, one that is only added to others
-//! as well.
+//! Delayed scales of fp8 are states too: each batch makes them new, one that is only added to
+//! others as well.
 
 use crate::hidden::hidden_matrices;
 use crate::optimizer::Shared;

@@ -50,7 +50,7 @@ pub(crate) fn run(
     work(launch.map(|launch| Launched { launch, mesh, patience }))
 }
 
-/// Errs where a launcher started several processes of a command whose ranks do not join: each would
+/// Errs where a launcher started several processes of a command whose ranks do not join. Each would
 /// do all of the work, and measure while the others do.
 pub(crate) fn only_one(command: &str) -> Result<(), Failure> {
     // Variables that tell of no launch are none of such a command's business.

@@ -9,8 +9,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-/// Calls that are killed, each after a share of the time of a whole run: it is drawn, from seeds 0
-/// and 100 on, and at most the second number.
+/// Calls that are killed, each after a share of the time of a whole run. The share is drawn, from
+/// seeds 0 and 100 on, and at most the second number.
 const CALLS: u64 = 6;
 const LATEST: f64 = 0.6;
 
