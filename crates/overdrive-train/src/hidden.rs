@@ -47,7 +47,7 @@ fn is_layer(node: &Node) -> bool {
     node.op.composite::<Linear>().is_some()
 }
 
-/// Whether a matrix of the model is behind a value, for each value.
+/// For each value, whether a matrix of the model is behind it.
 fn made_by_a_matrix(graph: &Graph) -> Vec<bool> {
     let mut made = vec![false; graph.value_count()];
     for state in graph.states() {
@@ -61,7 +61,7 @@ fn made_by_a_matrix(graph: &Graph) -> Vec<bool> {
     made
 }
 
-/// Whether a linear layer reads a value or one computed from it, for each value.
+/// For each value, whether a linear layer reads it or a value computed from it.
 fn leads_to_a_layer(graph: &Graph) -> Vec<bool> {
     let mut leads = vec![false; graph.value_count()];
     for node in graph.nodes().iter().rev() {

@@ -68,7 +68,7 @@ impl Optimizer {
         }
     }
 
-    /// The expectation that a value does not meet, and that value.
+    /// The range that a value is outside of, and that value.
     pub(crate) fn fault(&self) -> Option<(&'static str, f64)> {
         let AdamW { betas, eps, weight_decay } = self.adamw();
         let momentum = match *self {

@@ -107,7 +107,7 @@ fn is_share(x: f64) -> bool {
 }
 
 impl Decay {
-    /// The expectation that a value does not meet, and that value.
+    /// The range that a value is outside of, and that value.
     pub(crate) fn fault(&self) -> Option<(&'static str, f64)> {
         let factor = |x: f64| (!is_factor(x)).then_some(("a factor from 0 to 1", x));
         match *self {
