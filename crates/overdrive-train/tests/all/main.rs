@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
+mod advice;
 mod data;
 mod distil_gate;
 mod evaluation;

@@ -103,9 +103,10 @@ fn train_alone_or_as(
     let backend = opened.backend.as_ref();
     let had_learnt = task.published.as_ref().is_some_and(|published| !published.is_new());
     let before = match had_learnt && is_first {
-        true => {
-            Some(score(&task, backend, &task.model, stop)?.ok_or_else(|| interrupted(done, ""))?)
-        }
+        true => Some(
+            score(&task, backend, &task.template.graph, stop)?
+                .ok_or_else(|| interrupted(done, ""))?,
+        ),
         false => None,
     };
     let mut watch = Watch::start((&opened, count), recipe, done, stop.clone());

@@ -38,7 +38,8 @@ fn a_config_becomes_a_model_that_commands_take() {
     assert!(!folder.path("none").exists());
     let made = train(&folder, &format!("{options} --from-scratch -o new"));
     let said = made.ends(0, &["after 12 steps", "model: new"]);
-    assert!(!said.stdout.contains("before:") && !said.stderr.contains("ignored"), "{said}");
+    assert!(!said.stdout.contains("before:"), "{}", said.stdout);
+    assert!(!said.stderr.contains("ignored"), "{}", said.stderr);
     let training = json(&folder.path("new/training.json"));
     let loss = training["test_loss_nats"].as_f64().unwrap();
     assert!(loss < 0.9 * 270f64.ln(), "{loss}");

@@ -8,8 +8,10 @@ use crate::commands::texts::{self, Length};
 use crate::failure::Failure;
 use crate::model::{self, Model};
 use crate::terminal::note;
+use overdrive::decoding::LanguageModel;
 use overdrive::formats::huggingface::Tokenizer;
-use overdrive::ir::Graph;
+use overdrive::ir::{DType, Graph};
+use overdrive::models::Span;
 use overdrive::studies::Template;
 use overdrive::studies::pretrained::{ModelTask as Gives, Pretrained};
 use overdrive::train::data::{Dataset, Parts, Reading, Split, Subset, open, open_as};
@@ -35,7 +37,7 @@ pub(super) struct TrainingRun {
     /// The model, and the published model that it is, if it is one.
     pub(super) template: Template,
     pub(super) published: Option<Box<Pretrained>>,
-    /// The graph that learns: the template's, bound except perhaps for the batch.
+    /// The graph that learns: the template's, bound except for the batch. A classifier's is bound.
     pub(super) model: Graph,
     pub(super) recipe: Recipe,
     pub(super) parts: Parts,
@@ -182,7 +184,14 @@ impl TrainingRun {
         let recipe = changed(arguments, recipe)?;
         let model_of = |tokens: usize| {
             let sizes = [("batch".to_owned(), recipe.batch), ("tokens".to_owned(), tokens)].into();
-            template.graph_of(&sizes).map_err(Failure::bad_input)
+            let bound = template.graph_of(&sizes).map_err(Failure::bad_input)?;
+            match task {
+                // Advice about memory tries other batches.
+                Gives::Decoder => {
+                    published.graph(Span::Fixed(tokens), DType::F32).map_err(Failure::harness)
+                }
+                Gives::Classifier | Gives::Encoder | Gives::Other => Ok(bound),
+            }
         };
         let (model, parts, tokens) = match task {
             Gives::Classifier => {
