@@ -246,7 +246,7 @@ impl Pretrained {
 
     fn loaded(&self, graph: Graph) -> Graph {
         if let Some(std) = self.initial_std {
-            return from_scratch::beginning(graph, std);
+            return Self::beginning(graph, std);
         }
         graph.with_initial_values(|name, ty| match self.weights.get(name) {
             None => Init::ZEROS,

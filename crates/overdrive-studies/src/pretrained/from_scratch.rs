@@ -1,9 +1,10 @@
 //! A published architecture without weights: the start of training from scratch.
 //!
-//! Its graphs declare random values, which training draws from its seed. They are distributed as the architecture's class in `transformers` draws them. Matrices and tables
-//! are normal, with `initializer_range` of config.json as standard deviation. Norms are 1 and
-//! biases 0. The projections of GPT-2 into the residual stream are smaller by `√(2 layers)`, as its
-//! paper has it. Invariant: weights in the folder change nothing.
+//! Its graphs declare random values, which training draws from its seed. They are distributed as
+//! the architecture's class in `transformers` draws them. Matrices and tables are normal, with
+//! `initializer_range` of config.json as standard deviation. Norms are 1 and biases 0. The
+//! projections of GPT-2 into the residual stream are smaller by `√(2 layers)`, as its paper has it.
+//! Invariant: weights in the folder change nothing.
 
 use super::coding::FIELD;
 use super::source::PretrainedSource;
@@ -46,6 +47,18 @@ impl Pretrained {
         let config = Config::parse(&place.join("config.json"), &config_of(&llama).to_string())?;
         let source = PretrainedSource::of_config(config);
         Self::without_weights((name.to_owned(), place), source).map(Some)
+    }
+
+    /// The graph with random values of this standard deviation, in the proportions that it declares.
+    pub(super) fn beginning(graph: Graph, std: f64) -> Graph {
+        let declared: Vec<Init> = graph.states().iter().map(|state| state.init.clone()).collect();
+        let mut declared = declared.into_iter();
+        graph.with_initial_values(|_, _| match declared.next() {
+            Some(Init::Normal { std: own, seed }) => {
+                Init::Normal { std: own * std / INITIAL_STD, seed }
+            }
+            other => other.expect("asked once for each state, in their order"),
+        })
     }
 
     fn without_weights(
@@ -116,18 +129,6 @@ fn of_floats(config: &Config, place: &Path) -> Result<Config, FormatError> {
         }
     }
     Config::parse(&place.join("config.json"), &fields.to_string())
-}
-
-/// The graph with random values of this standard deviation, in the proportions that it declares.
-pub(super) fn beginning(graph: Graph, std: f64) -> Graph {
-    let declared: Vec<Init> = graph.states().iter().map(|state| state.init.clone()).collect();
-    let mut declared = declared.into_iter();
-    graph.with_initial_values(|_, _| match declared.next() {
-        Some(Init::Normal { std: own, seed }) => {
-            Init::Normal { std: own * std / INITIAL_STD, seed }
-        }
-        other => other.expect("asked once for each state, in their order"),
-    })
 }
 
 /// The config.json of a built-in Llama.

@@ -82,8 +82,8 @@ pub(crate) struct Train {
     /// for a table, else never]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: Option<u32>,
-    /// For a model in Hugging Face's format: tokens of each sample [default: 128, from scratch
-    /// 2048; or its longest]
+    /// For a model in Hugging Face's format: tokens of each sample [default: 128, or 2048 from
+    /// scratch, or its longest]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub tokens: Option<u32>,
     /// Trains low-rank adapters beside the linear layers of attention and feed-forward layers.
