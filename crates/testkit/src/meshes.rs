@@ -4,14 +4,16 @@ use overdrive_ir::eval::philox;
 use overdrive_ir::{Graph, Mesh, Origin, Sharding, Value};
 use std::collections::BTreeMap;
 
-/// Meshes of 2 to 8 ranks with one to three axes.
-pub fn meshes() -> [Mesh; 5] {
+/// Meshes of 2 to 16 ranks with one to three axes.
+pub fn meshes() -> [Mesh; 7] {
     [
         Mesh::new([("data", 2)]),
         Mesh::new([("data", 3)]),
         Mesh::new([("data", 2), ("tensor", 2)]),
         Mesh::new([("data", 3), ("tensor", 2)]),
         Mesh::new([("data", 2), ("tensor", 2), ("sequence", 2)]),
+        Mesh::new([("data", 2), ("tensor", 3), ("sequence", 2)]),
+        Mesh::new([("data", 4), ("tensor", 2), ("sequence", 2)]),
     ]
 }
 

@@ -92,13 +92,15 @@ fn shardings(graph: &Graph, mesh: &Mesh) -> BTreeMap<Value, Sharding> {
     graph.inputs()[..3].iter().map(|port| sharding(port.value)).collect()
 }
 
-fn meshes() -> [Mesh; 5] {
+fn meshes() -> [Mesh; 7] {
     [
         Mesh::new([("context", 2)]),
         Mesh::new([("context", 3)]),
         Mesh::new([("context", 4)]),
         Mesh::new([("data", 2), ("context", 3)]),
         Mesh::new([("context", 2), ("tensor", 2)]),
+        Mesh::new([("context", 12)]),
+        Mesh::new([("data", 2), ("context", 4), ("tensor", 2)]),
     ]
 }
 
@@ -138,7 +140,7 @@ proptest! {
     #[test]
     fn parts_are_those_of_the_whole(
         seed in any::<u64>(),
-        mesh in 0usize..5,
+        mesh in 0usize..7,
         causal in any::<bool>(),
         refined in prop_oneof![
             Just(Refined::Not), Just(Refined::Alibi), Just(Refined::Documents),
