@@ -53,17 +53,19 @@ pub(crate) fn run(
 /// Errs where a launcher started several processes of a command whose ranks do not join. Each would
 /// do all of the work, and measure while the others do.
 pub(crate) fn only_one(command: &str) -> Result<(), Failure> {
-    // Variables that tell of no launch are none of such a command's business.
-    let Ok(Some(launch)) = Launch::of_environment() else { return Ok(()) };
+    let found = match Launch::of_environment() {
+        Ok(None) => return Ok(()),
+        Ok(Some(launch)) => format!("that the launcher started {}", launch.size),
+        // They need not be enough to join.
+        Err(error) => format!("variables that {} gives to several", error.launcher),
+    };
     let study = match command {
         "run" => "; the study `distributed` starts ranks of its own",
         _ => "",
     };
     Err(Failure::bad_input(format!(
-        "`{command}`: expected one process, found that the launcher started {}; only ranks of \
-         `train` and `generate` work together: start it once, without the launcher and its \
-         variables (unset WORLD_SIZE){study}",
-        launch.size
+        "`{command}`: expected one process, found {found}; only ranks of `train` and `generate` \
+         work together: start it once, without the launcher and its variables{study}"
     )))
 }
 

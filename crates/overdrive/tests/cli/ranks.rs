@@ -315,6 +315,10 @@ fn a_launcher_starts_no_copies_of_a_command_without_ranks() {
         let expected = format!("`{name}`: expected one process, found that the launcher started 2");
         under(line).ends(2, &[&expected, "only ranks of `train` and `generate` work together"]);
     }
+    // Without an address the ranks could not join, and are several all the same.
+    let variables = [("RANK", "0"), ("WORLD_SIZE", "2")];
+    let ended = Underway::with(&folder, program, &["bench", "mlp"], &variables).end();
+    ended.ends(2, &["found variables that torchrun gives to several"]);
     let ended = under("run distributed");
     ended.ends(2, &["the study `distributed` starts ranks of its own"]);
     assert_eq!(fs::read_dir(folder.path("")).unwrap().count(), 0, "nothing is written");
