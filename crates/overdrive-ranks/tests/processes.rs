@@ -1,5 +1,7 @@
 //! Ranks that are processes: what they show each other over TCP, and what they hear of one that
 //! fails. A program of its own, which starts itself again for each rank.
+//!
+//! Long because every way in which ranks are started and lost has a case, and a part of this program.
 
 #![allow(clippy::unwrap_used)]
 
@@ -384,8 +386,8 @@ fn a_port_that_is_taken_is_told() {
     assert!(said.contains("MASTER_PORT"), "{said}");
 }
 
-/// A stand-in for torchrun's store: it holds a port, and hangs up on whoever does not speak to it as
-/// its clients do.
+/// A stand-in for torchrun's store: it holds a port, and hangs up on whoever does not speak to it
+/// as its clients do.
 fn store(listener: TcpListener) {
     std::thread::spawn(move || listener.incoming().for_each(drop));
 }

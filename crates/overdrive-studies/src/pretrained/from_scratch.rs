@@ -49,7 +49,8 @@ impl Pretrained {
         Self::without_weights((name.to_owned(), place), source).map(Some)
     }
 
-    /// The graph with random values of this standard deviation, in the proportions that it declares.
+    /// The graph with random values of this standard deviation, in the proportions that it
+    /// declares.
     pub(super) fn beginning(graph: Graph, std: f64) -> Graph {
         let declared: Vec<Init> = graph.states().iter().map(|state| state.init.clone()).collect();
         let mut declared = declared.into_iter();
