@@ -1,7 +1,8 @@
 //! Ranks that are processes: what they show each other over TCP, and what they hear of one that
 //! fails. A program of its own, which starts itself again for each rank.
 //!
-//! Long because every way in which ranks are started and lost has a case, and a part of this program.
+//! Long because every way in which ranks are started and lost has a case, and a part of this
+//! program.
 
 #![allow(clippy::unwrap_used)]
 
