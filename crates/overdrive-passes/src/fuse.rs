@@ -19,7 +19,7 @@ pub use grouping::groups;
 use region::is_loop;
 pub(crate) use region::{cut_one, is_cloned, split_at};
 
-use crate::legalize::{must_expand, primitives, takes_epilogue, types};
+use crate::legalize::{Uses, primitives, takes_epilogue, types};
 use crate::lower::{contraction, folds_space, is_contraction, lower};
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{Instr, Note, Program, Register, SlotId, Store, View};
@@ -162,10 +162,10 @@ pub fn node_by_node(
     target: &dyn Target,
     notes: &mut Vec<Note>,
 ) -> Result<Graph, GraphError> {
-    let uses = graph.use_counts();
+    let uses = Uses::of(graph);
     graph.rewrite(&mut |b, node, operands| {
         let types = types(operands);
-        if !must_expand((node, &uses), &types, target) {
+        if !uses.must_expand(node, &types, target) {
             return None;
         }
         let expansion = node.op.expansion(&types, &node.regions);

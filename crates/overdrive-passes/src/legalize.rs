@@ -16,13 +16,13 @@ pub fn legalize(
     target: &dyn Target,
     notes: &mut Vec<Note>,
 ) -> Result<Graph, GraphError> {
-    let uses = graph.use_counts();
+    let uses = Uses::of(graph);
     graph.rewrite(&mut |b, node, operands| {
         let types = types(operands);
         if node.op.prim().is_some() {
             return None;
         }
-        let reason = target.kernel(&Call::of(node, &types, &wanted(node, &uses))).err()?;
+        let reason = target.kernel(&Call::of(node, &types, &uses.wanted(node))).err()?;
         let mut reason = reason.reason(&target.description().device);
         let codes = node.op.composite::<Float8Linear>();
         if codes.is_some_and(|codes| codes.granularity.multiplies_numbers()) {
@@ -79,18 +79,34 @@ pub(crate) fn model_scope(scope: &str) -> &str {
     }
 }
 
-/// Whether each result of a node is used, of a graph with these counts.
-fn wanted(node: &Node, uses: &[usize]) -> Vec<bool> {
-    node.results.iter().map(|v| uses[v.0 as usize] > 0).collect()
+/// How often a graph uses each of its values.
+pub(crate) struct Uses<'g> {
+    graph: &'g Graph,
+    counts: Vec<usize>,
 }
 
-/// True for a composite of a graph with these counts that the device does not run as such.
-pub(crate) fn must_expand(
-    (node, uses): (&Node, &[usize]),
-    types: &[TensorType],
-    target: &dyn Target,
-) -> bool {
-    node.op.prim().is_none() && target.kernel(&Call::of(node, types, &wanted(node, uses))).is_err()
+impl<'g> Uses<'g> {
+    pub(crate) fn of(graph: &'g Graph) -> Self {
+        Self { graph, counts: graph.use_counts() }
+    }
+
+    /// Whether each result of a node is used. A node of a region numbers other values: all of its
+    /// results count as used.
+    fn wanted(&self, node: &Node) -> Vec<bool> {
+        let is_own = self.graph.nodes().as_ptr_range().contains(&std::ptr::from_ref(node));
+        node.results.iter().map(|v| !is_own || self.counts[v.0 as usize] > 0).collect()
+    }
+
+    /// True for a composite that the device does not run as such.
+    pub(crate) fn must_expand(
+        &self,
+        node: &Node,
+        types: &[TensorType],
+        target: &dyn Target,
+    ) -> bool {
+        let wanted = self.wanted(node);
+        node.op.prim().is_none() && target.kernel(&Call::of(node, types, &wanted)).is_err()
+    }
 }
 
 /// True for a composite whose kernel hands its result to an epilogue, as a contraction does: a
@@ -113,9 +129,9 @@ fn expansion(node: &Node, operands: &[Expr<'_>], target: &dyn Target) -> Graph {
 
 /// A state-free graph with every unclaimed composite expanded, repeatedly.
 pub(crate) fn primitives(graph: &Graph, target: &dyn Target) -> Graph {
-    let uses = graph.use_counts();
+    let uses = Uses::of(graph);
     let expanded = graph.rewrite(&mut |b, node, operands| {
-        if !must_expand((node, &uses), &types(operands), target) {
+        if !uses.must_expand(node, &types(operands), target) {
             return None;
         }
         Some(b.inline(&expansion(node, operands, target), operands))

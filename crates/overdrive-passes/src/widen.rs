@@ -11,7 +11,7 @@
 //! Invariant: afterwards every contraction outside claimed composites is on a type of
 //! `Description::contraction_dtypes`, or on one that no wider native type holds.
 
-use crate::legalize::{must_expand, primitives, scope_of, types};
+use crate::legalize::{Uses, primitives, scope_of, types};
 use overdrive_ir::plan::Note;
 use overdrive_ir::{DType, Expr, Graph, GraphError, Node, Operation, Prim, Target};
 
@@ -21,13 +21,13 @@ pub(crate) fn widen(
     target: &dyn Target,
     notes: &mut Vec<Note>,
 ) -> Result<Graph, GraphError> {
-    let uses = graph.use_counts();
+    let uses = Uses::of(graph);
     graph.rewrite(&mut |b, node, operands| {
         let prim = match &node.op {
             Operation::Prim(prim) => prim,
             Operation::Composite(_) => {
                 let types = types(operands);
-                if !must_expand((node, &uses), &types, target) {
+                if !uses.must_expand(node, &types, target) {
                     return None;
                 }
                 let flat = primitives(&node.op.expansion(&types, &node.regions), target);
