@@ -5,23 +5,29 @@
 
 use crate::learner::learner;
 use crate::step::{Role, graph_of};
-use crate::{Fit, Moments, Recipe, TrainError, with_loss};
+use crate::{Fit, Moments, Observer, Recipe, TrainError, with_loss};
 use overdrive_ir::plan::Space;
 use overdrive_ir::{BackendError, Init, StateDecl, Tuning};
 use overdrive_passes::{Lora, OR_SMALLER_BATCH, plan};
+use std::cell::{Cell, RefCell};
 
 /// Adapters that are tried: a rank that many start from.
 const LORA: Lora = Lora { rank: 8, alpha: 16.0 };
 
 /// Adds to an error that memory is exceeded the options of `train` with which the run fits. If none
 /// does, several together are tried.
-pub(crate) fn advised(error: TrainError, run: &Fit<'_>, tuning: &Tuning) -> TrainError {
+pub(crate) fn advised(
+    error: TrainError,
+    (run, tuning): (&Fit<'_>, &Tuning),
+    observer: &mut dyn Observer,
+) -> TrainError {
     match error {
         TrainError::Backend(BackendError::OutOfMemory { needed, available, remedy })
             if run.ranks.is_none() =>
         {
             let most = run.memory_limit.unwrap_or(run.backend.description().memory_bytes);
-            let advice = Advice { run, tuning, most };
+            let (observer, is_ended) = (RefCell::new(observer), Cell::new(false));
+            let advice = Advice { run, tuning, most, observer, is_ended };
             let remedy = match advice.said() {
                 None => remedy,
                 Some(said) => {
@@ -57,10 +63,14 @@ struct Advice<'a> {
     tuning: &'a Tuning,
     /// Bytes that there are.
     most: u64,
+    observer: RefCell<&'a mut dyn Observer>,
+    /// Whether the observer has ended the search.
+    is_ended: Cell<bool>,
 }
 
 impl Advice<'_> {
-    /// The advice in words; `None` if there is no other run to try.
+    /// The advice in words; `None` if there is no other run to try, or if the search was ended
+    /// before one was found.
     fn said(&self) -> Option<String> {
         let recipe = self.run.recipe.clone();
         let plain = Other { options: vec![], recipe, limit: self.run.memory_limit };
@@ -82,6 +92,9 @@ impl Advice<'_> {
         let together = self.together(plain);
         let last = together.last()?.options.join(" ");
         let found = together.iter().find_map(|other| Some((other, self.bytes(other)?)));
+        if found.is_none() && self.is_ended.get() {
+            return None;
+        }
         Some(match found {
             Some((other, bytes)) => {
                 format!("it fits with {} together ({bytes} bytes)", other.options.join(" "))
@@ -152,6 +165,12 @@ impl Advice<'_> {
 
     /// Bytes of main memory that a run takes, if there are so many.
     fn bytes(&self, other: &Other) -> Option<u64> {
+        let is_ended = self.is_ended.get()
+            || self.observer.borrow_mut().seeks(&other.options.join(" ")).is_break();
+        self.is_ended.set(is_ended);
+        if is_ended {
+            return None;
+        }
         self.planned(other).ok().flatten().filter(|bytes| *bytes <= self.most)
     }
 

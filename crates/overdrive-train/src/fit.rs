@@ -43,7 +43,7 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     let place = (run.backend, ranks);
     let judged_by = with_loss(&forward, target)?;
     let trainer = Trainer::of_rank(place, &judged_by, recipe, &initial, &tuning);
-    let mut trainer = trainer.map_err(|error| advised(error, run, &tuning))?;
+    let mut trainer = trainer.map_err(|error| advised(error, (run, &tuning), observer))?;
     let flops = ranks.sum("the FLOPs of a step", trainer.flops())?;
     observer.planned(trainer.plan(), &trainer.memory(), flops);
     if let Some(float8) = &recipe.float8 {

@@ -162,9 +162,19 @@ impl Watch {
     fn share_of_peak(&self) -> Option<f64> {
         Some(self.flops as f64 / self.pace.seconds()? / self.peak?)
     }
+
+    fn or_stop(&self) -> ControlFlow<()> {
+        if self.stop.is_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
 }
 
 impl Observer for Watch {
+    fn seeks(&mut self, options: &str) -> ControlFlow<()> {
+        self.bar.set_message(format!("it does not fit; planning it with {options}"));
+        self.bar.tick();
+        self.or_stop()
+    }
+
     fn planned(&mut self, plan: &Plan, memory: &MemoryReport, flops: u64) {
         (self.flops, self.mode) = (flops, plan.mode);
         self.sent_bytes = plan.sent_bytes();
@@ -211,7 +221,7 @@ impl Observer for Watch {
         // A narrow terminal cuts off its end.
         self.bar.set_message(format!("loss {:.4}{left}{rate}{share}", report.loss));
         self.bar.set_position(done);
-        if self.stop.is_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        self.or_stop()
     }
 
     fn diverges(&mut self, done: u64, diagnosis: &str) {
