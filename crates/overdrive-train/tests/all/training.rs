@@ -467,7 +467,9 @@ fn every_recipe_by_name_learns() {
         let most = if formats.float8.is_some() { 0.08 } else { 0.05 };
         assert!((found - full).abs() < most * full, "{name}: {found}, f32: {full}");
         let plain = if formats.float8.is_some() { "bf16" } else { "f32" };
-        assert!(*name == plain || found != losses[plain], "{name} is not {plain}");
+        // All layers of this model are too small for codes to pay.
+        let leaves_all = formats.float8.as_ref().is_some_and(|codes| codes.break_even.is_some());
+        assert_eq!(*name == plain || leaves_all, found == losses[plain], "{name} beside {plain}");
     }
 }
 

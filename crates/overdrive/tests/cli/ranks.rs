@@ -306,8 +306,8 @@ fn a_launcher_starts_no_copies_of_a_command_without_ranks() {
         "eval mlp --inputs inputs.npz",
         "export mlp --onnx mlp.onnx",
         "profile mlp",
-        "optimize mlp",
-        "quantize mlp",
+        "optimize mlp -o made",
+        "quantize mlp --mode int8-weights -o made",
         "report results",
         "regress",
     ] {
