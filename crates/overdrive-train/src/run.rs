@@ -64,9 +64,9 @@ impl<'a> Fit<'a> {
 
 /// Told how a run goes; may end it.
 pub trait Observer {
-    /// Before the plans of another run are made, since this one takes too much memory. `options` are
-    /// those that differ, as a user writes them. Plans of a large model take seconds each; `Break`
-    /// ends the search.
+    /// Before the plans of another run are made, since this one takes too much memory. `options`
+    /// are those that differ, as a user writes them. Plans of a large model take seconds each;
+    /// `Break` ends the search.
     fn seeks(&mut self, options: &str) -> ControlFlow<()> {
         let _ = options;
         ControlFlow::Continue(())
