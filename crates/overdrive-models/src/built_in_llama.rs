@@ -37,44 +37,47 @@ pub(crate) fn llama_1_1b() -> Result<Graph, GraphError> {
 }
 
 fn smol() -> Llama {
-    let sizes = plain(VOCABULARY_135M, [576, 1536], 64);
+    let sizes = Llama::plain(VOCABULARY_135M, [576, 1536], 64);
     Llama { layers: 30, heads: 9, key_heads: 3, tied: true, ..sizes }
 }
 
 fn tiny() -> Llama {
-    let sizes = plain(VOCABULARY_1_1B, [2048, 5632], 64);
+    let sizes = Llama::plain(VOCABULARY_1_1B, [2048, 5632], 64);
     Llama { layers: 22, heads: 32, key_heads: 4, tied: false, ..sizes }
 }
 
-/// A Llama without the variants of its kin.
-fn plain(vocabulary: usize, [width, hidden]: [usize; 2], depth: usize) -> Llama {
-    let frequencies = Rotary::plain_frequencies(LLAMA_ROTARY_BASE, depth);
-    Llama {
-        vocabulary,
-        width,
-        layers: 1,
-        heads: width / depth,
-        key_heads: width / depth,
-        depth,
-        hidden,
-        eps: 1e-5,
-        rotary: Rotary { frequencies, gain: 1.0 },
-        window_rotary: None,
-        unturned: vec![],
-        windows: vec![],
-        scale: None,
-        score_cap: None,
-        logit_cap: None,
-        embedding_scale: None,
-        qkv_bias: Bias::None,
-        output_bias: Bias::None,
-        qk_norm: QkNorm::None,
-        norm_offset: 0.0,
-        norms: Norms::Before,
-        activation: Activation::Silu,
-        ffn_bias: Bias::None,
-        experts: None,
-        joint: false,
-        tied: false,
+impl Llama {
+    /// One layer without the variants of its kin. Its heads have `depth` channels, and as many keys
+    /// as queries.
+    pub fn plain(vocabulary: usize, [width, hidden]: [usize; 2], depth: usize) -> Self {
+        let frequencies = Rotary::plain_frequencies(LLAMA_ROTARY_BASE, depth);
+        Self {
+            vocabulary,
+            width,
+            layers: 1,
+            heads: width / depth,
+            key_heads: width / depth,
+            depth,
+            hidden,
+            eps: 1e-5,
+            rotary: Rotary { frequencies, gain: 1.0 },
+            window_rotary: None,
+            unturned: vec![],
+            windows: vec![],
+            scale: None,
+            score_cap: None,
+            logit_cap: None,
+            embedding_scale: None,
+            qkv_bias: Bias::None,
+            output_bias: Bias::None,
+            qk_norm: QkNorm::None,
+            norm_offset: 0.0,
+            norms: Norms::Before,
+            activation: Activation::Silu,
+            ffn_bias: Bias::None,
+            experts: None,
+            joint: false,
+            tied: false,
+        }
     }
 }

@@ -5,40 +5,19 @@
 
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{Array, DType, Graph, Init, Tensor, TensorType, verify};
-use overdrive_models::llama::{Llama, Norms, QkNorm};
-use overdrive_models::{Activation, Bias, Caches, Rotary, Span};
+use overdrive_models::llama::Llama;
+use overdrive_models::{Caches, Rotary, Span};
 use overdrive_passes::{Recipe, precision, store};
 
 const CAPACITY: usize = 16;
 
 fn llama() -> Llama {
     Llama {
-        vocabulary: 32,
-        width: 16,
         layers: 2,
-        heads: 4,
         key_heads: 2,
-        depth: 4,
-        hidden: 24,
         eps: 1e-6,
         rotary: Rotary { frequencies: vec![1.0, 0.1], gain: 1.0 },
-        window_rotary: None,
-        unturned: vec![],
-        windows: vec![],
-        scale: None,
-        score_cap: None,
-        logit_cap: None,
-        embedding_scale: None,
-        qkv_bias: Bias::None,
-        output_bias: Bias::None,
-        qk_norm: QkNorm::None,
-        norm_offset: 0.0,
-        norms: Norms::Before,
-        activation: Activation::Silu,
-        ffn_bias: Bias::None,
-        experts: None,
-        joint: false,
-        tied: false,
+        ..Llama::plain(32, [16, 24], 4)
     }
 }
 

@@ -111,15 +111,17 @@ fn a_step_of_ranks_is_that_of_one_whatever_they_share_out() {
     }
 }
 
+fn count(graph: &Graph, is_kind: fn(&Prim) -> bool) -> usize {
+    let prims = graph.nodes().iter().filter_map(|node| node.op.prim());
+    prims.filter(|prim| is_kind(prim)).count()
+}
+
 /// The gradient of a hidden matrix is scattered before its norm, and its moment is gathered once.
 #[test]
 fn a_matrix_is_made_orthogonal_as_a_whole() {
     let whole = step(&Recipe { batch: B, optimizer: MUON, ..Recipe::default() });
     let sharded = agrees(&whole, &Mesh::new([(DATA, 2)]), Shards::Optimizer);
-    let count = |is_kind: fn(&Prim) -> bool| {
-        let prims = sharded.graph.nodes().iter().filter_map(|node| node.op.prim());
-        prims.filter(|prim| is_kind(prim)).count()
-    };
+    let count = |is_kind| count(&sharded.graph, is_kind);
     // Four hidden matrices, and three parameters with AdamW, whose new values are gathered.
     assert_eq!(count(|prim| matches!(prim, Prim::AllGather { .. })), 4 + 3, "{}", sharded.graph);
     assert_eq!(count(|prim| matches!(prim, Prim::AllToAll { .. })), 0, "{}", sharded.graph);
@@ -132,10 +134,7 @@ fn a_matrix_is_made_orthogonal_as_a_whole() {
 fn matrices_are_split_and_gathered() {
     let whole = step(&Recipe { batch: B, ..Recipe::default() });
     let sharded = agrees(&whole, &Mesh::new([(DATA, 2)]), Shards::Parameters);
-    let count = |is_kind: fn(&Prim) -> bool| {
-        let prims = sharded.graph.nodes().iter().filter_map(|node| node.op.prim());
-        prims.filter(|prim| is_kind(prim)).count()
-    };
+    let count = |is_kind| count(&sharded.graph, is_kind);
     // Six matrices; the bias is whole, and its new value is gathered.
     assert_eq!(count(|prim| matches!(prim, Prim::AllGather { .. })), 6 + 1, "{}", sharded.graph);
     assert_eq!(count(|prim| matches!(prim, Prim::AllToAll { .. })), 0, "{}", sharded.graph);

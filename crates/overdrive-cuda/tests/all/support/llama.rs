@@ -3,8 +3,8 @@
 use overdrive_cuda::CudaBackend;
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{Array, Backend, DType, Graph, Init, Mode, State, Tensor, TensorType, Tuning};
-use overdrive_models::llama::{Llama, Norms, QkNorm};
-use overdrive_models::{Activation, Bias, Caches, Pages, Rotary, Span};
+use overdrive_models::llama::Llama;
+use overdrive_models::{Caches, Pages, Span};
 use overdrive_passes::{Recipe, precision, store};
 use std::num::NonZeroUsize;
 
@@ -19,34 +19,7 @@ pub(crate) fn step_of(low: DType, caches: Caches) -> Graph {
 }
 
 pub(crate) fn llama() -> Llama {
-    Llama {
-        vocabulary: 320,
-        width: 256,
-        layers: LAYERS,
-        heads: 8,
-        key_heads: 2,
-        depth: 64,
-        hidden: 704,
-        eps: 1e-5,
-        rotary: Rotary { frequencies: Rotary::plain_frequencies(10_000.0, 64), gain: 1.0 },
-        window_rotary: None,
-        unturned: vec![],
-        windows: vec![],
-        scale: None,
-        score_cap: None,
-        logit_cap: None,
-        embedding_scale: None,
-        qkv_bias: Bias::None,
-        output_bias: Bias::None,
-        qk_norm: QkNorm::None,
-        norm_offset: 0.0,
-        norms: Norms::Before,
-        activation: Activation::Silu,
-        ffn_bias: Bias::None,
-        experts: None,
-        joint: false,
-        tied: false,
-    }
+    Llama { layers: LAYERS, heads: 8, key_heads: 2, ..Llama::plain(320, [256, 704], 64) }
 }
 
 /// Matrices, keys and values in `low`; codes and their scales as they are.
