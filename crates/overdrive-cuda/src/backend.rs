@@ -3,6 +3,7 @@
 use crate::choices::{self, Choices};
 use crate::compiler::Architecture;
 use crate::device::{self, Properties};
+use crate::draw::Drawing;
 use crate::exec::CudaExecutable;
 use crate::host_memory::host_bytes;
 use crate::launch::{Refusal, Site};
@@ -15,7 +16,6 @@ use overdrive_ir::{
     Backend, BackendError, Buffer, Call, Choice, Communicator, DType, Decline, Description,
     Executable, Graph, Init, Kernel, MemorySpace, Mode, Peaks, Target, Tensor, TensorType, Tuning,
 };
-use overdrive_passes::draw;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -208,13 +208,19 @@ impl Backend for CudaBackend {
         self.upload_to(tensor, Space::MAIN)
     }
 
-    /// Zeros never lie on the host: moments are zeros, and twice as many bytes as parameters.
-    /// Random values are drawn by all cores, since one took a minute for 1.3 B parameters.
+    /// Zeros and random values never lie on the host: moments are zeros, and twice as many bytes as
+    /// parameters.
     fn initial(&self, init: &Init, name: &str, ty: &TensorType) -> Result<Buffer, BackendError> {
-        match init.is_zero(ty.dtype) {
-            true => self.filled(ty, 0),
-            false => self.upload(&draw(init, name, ty)),
+        if init.is_zero(ty.dtype) {
+            return self.filled(ty, 0);
         }
+        let Some(drawing) = Drawing::of(init, name, ty) else {
+            return self.upload(&init.tensor(name, ty));
+        };
+        let failed = |e: Error| e.during(format!("drawing {ty}"));
+        let to = DeviceBytes::new(&self.device, ty.bytes()).map_err(failed)?;
+        drawing.enqueue(&self.device, &to).map_err(failed)?;
+        Ok(Self::buffer(ty, to))
     }
 
     fn upload_to(&self, tensor: &Tensor, space: Space) -> Result<Buffer, BackendError> {
@@ -314,8 +320,12 @@ impl CudaBackend {
         let allocating = |e: Error| e.during(format!("allocating {ty}"));
         let bytes = DeviceBytes::new(&self.device, ty.bytes()).map_err(allocating)?;
         bytes.fill(byte).map_err(|e| e.during(format!("filling {ty}")))?;
+        Ok(Self::buffer(ty, bytes))
+    }
+
+    fn buffer(ty: &TensorType, bytes: DeviceBytes) -> Buffer {
         let memory = Box::new(CudaMemory::new(SpaceBytes::Device(bytes)));
-        Ok(Buffer { ty: ty.clone(), memory })
+        Buffer { ty: ty.clone(), memory }
     }
 
     fn block(&self, ty: &TensorType, space: Space) -> Result<SpaceBytes, BackendError> {

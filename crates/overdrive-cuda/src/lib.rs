@@ -12,6 +12,7 @@ pub mod choices;
 pub mod compiler;
 pub mod data_sheets;
 pub mod device;
+mod draw;
 mod entry;
 pub mod error;
 mod exec;

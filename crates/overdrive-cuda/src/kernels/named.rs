@@ -10,6 +10,7 @@ use super::{
     attention, cast_transpose, dynamic_slice, gather, reduce_window, scatter, sort, transfer,
 };
 use crate::compiler::Architecture;
+use crate::draw;
 use crate::gemm::{self, quantized_linear, sparse_linear};
 use crate::joined;
 use crate::launch::{Refusal, Site};
@@ -32,9 +33,10 @@ const KERNELS: &[NamedKernel] = &[
     sparse_linear::KERNEL,
 ];
 
-/// Sources that belong to no op of the table: those of copies, with which several ops begin, and of
-/// products.
-const BESIDE: &[fn() -> Vec<SourceByArchitecture>] = &[transfer::sources, gemm::sources];
+/// Sources that belong to no op of the table: those of copies, with which several ops begin, of
+/// products, and of initial values.
+const BESIDE: &[fn() -> Vec<SourceByArchitecture>] =
+    &[transfer::sources, gemm::sources, draw::sources];
 
 /// Names of the ops that a device of this architecture has a kernel for.
 pub(crate) fn names(architecture: Architecture) -> Vec<&'static str> {

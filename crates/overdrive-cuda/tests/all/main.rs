@@ -7,6 +7,7 @@
 mod attention_threshold;
 mod block_masks;
 mod decoding;
+mod draw;
 mod float8_attention;
 mod gemm;
 mod kernels;
