@@ -304,8 +304,9 @@ fn attention_with_padding() {
     }
 }
 
-/// `[B, H, Hkv, Tq, Tk, D, Dv]` of gradients that Hopper has kernels for.
-const GRADIENTS_OF_HOPPER: [[usize; 7]; 10] = [
+/// `[B, H, Hkv, Tq, Tk, D, Dv]` of gradients. Hopper has a kernel of its own for heads of up to 128
+/// channels.
+const GRADIENTS: [[usize; 7]; 14] = [
     [1, 2, 2, 128, 128, 64, 64],
     [2, 4, 1, 200, 333, 64, 64],
     [1, 2, 1, 257, 96, 32, 48],
@@ -318,6 +319,11 @@ const GRADIENTS_OF_HOPPER: [[usize; 7]; 10] = [
     [1, 8, 1, 700, 130, 64, 64],
     [1, 8, 2, 300, 150, 128, 48],
     [9, 8, 4, 130, 500, 16, 32],
+    // Sums of dk and dv together in registers, with and without rows of their own, then apart.
+    [1, 4, 2, 150, 170, 144, 16],
+    [2, 2, 1, 257, 96, 160, 64],
+    [1, 4, 1, 131, 205, 256, 256],
+    [1, 2, 2, 300, 100, 144, 192],
 ];
 
 /// The gradients of attention with the log-sum-exp and delta of its own forward.
@@ -343,7 +349,7 @@ fn gradient_inputs(dtype: DType, shape: [usize; 7]) -> Vec<Array> {
 #[test]
 fn gradients_of_attention() {
     for dtype in [DType::BF16, DType::F16] {
-        for shape in GRADIENTS_OF_HOPPER {
+        for shape in GRADIENTS {
             for mask in [Mask::Full, Mask::Causal] {
                 let name = format!("gradients of attention of {dtype} {shape:?} {mask:?}");
                 check(&name, &gradient_inputs(dtype, shape), |b, x| {
@@ -381,7 +387,7 @@ fn gradients_of_attention() {
 fn gradients_of_attention_with_dropped_weights() {
     let more = [[1, 2, 1, 150, 201, 64, 64], [1, 4, 2, 131, 206, 128, 128]];
     for dtype in [DType::BF16, DType::F16] {
-        for shape in GRADIENTS_OF_HOPPER.into_iter().chain(more) {
+        for shape in GRADIENTS.into_iter().chain(more) {
             for causal in [Attention::FULL, Attention::CAUSAL] {
                 let (attention, seed) = dropping(causal);
                 let inputs = [gradient_inputs(dtype, shape), vec![seed]].concat();
@@ -416,6 +422,8 @@ fn gradients_of_attention_with_mask_functions() {
         (DType::F16, [2, 2, 1, 200, 130, 64, 64]),
         (DType::BF16, [2, 2, 2, 100, 100, 48, 96]),
         (DType::BF16, [2, 8, 1, 300, 100, 64, 64]),
+        (DType::BF16, [2, 4, 2, 150, 170, 256, 256]),
+        (DType::F16, [2, 2, 1, 100, 130, 160, 64]),
     ] {
         // The second sequence is empty: none of its rows sees a key.
         let length = Array::from_f64(DType::I32, &[2], vec![shape[4] as f64 / 2.0, 0.0]);
@@ -458,6 +466,8 @@ fn gradients_of_attention_with_score_functions() {
         (DType::F16, [2, 2, 1, 100, 130, 64, 64]),
         (DType::BF16, [1, 2, 2, 100, 100, 48, 96]),
         (DType::BF16, [1, 8, 1, 200, 80, 64, 64]),
+        (DType::BF16, [1, 4, 2, 150, 170, 256, 256]),
+        (DType::F16, [2, 2, 1, 100, 130, 160, 64]),
     ] {
         let [batch, heads, _, queries, keys, ..] = shape;
         let longest = queries.max(keys);

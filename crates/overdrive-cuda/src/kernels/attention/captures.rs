@@ -9,16 +9,18 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::Graph;
 use overdrive_ir::ops::AttentionGrad;
-use overdrive_ir::ops::attention::find_mask;
+use overdrive_ir::ops::attention::{find_mask, find_score};
 use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::{KernelCall, View};
 
 use super::call::{FRAGMENTS, of_numbers, specialised};
+use super::homes::{Home, Staging};
 use super::shape::{AttentionShape, bunch};
 use super::{dropout, region, slopes};
 use crate::Error;
 use crate::compiler::KernelSource;
 use crate::entry::Entry;
+use crate::kernels::transfer::TransferShape;
 use crate::launch::{Refusal, Site};
 
 /// Queries of a block: `QUERIES` of `captures.cu`.
@@ -39,7 +41,7 @@ pub(super) struct Wanted {
 }
 
 /// Those of a call.
-pub(super) fn wanted(call: &KernelCall, op: &AttentionGrad) -> Vec<Wanted> {
+fn wanted(call: &KernelCall, op: &AttentionGrad) -> Vec<Wanted> {
     let (_, captures) = op.attention.seed_and_captures(&call.operands[6..]);
     let captures = captures.iter().enumerate();
     let floats = captures.filter(|(_, view)| view.ty.dtype.is_float());
@@ -54,18 +56,31 @@ pub(super) fn wanted(call: &KernelCall, op: &AttentionGrad) -> Vec<Wanted> {
     wanted
 }
 
+/// The places of the dense gradients that are wanted, and of their scratch; none if there are none.
+pub(super) fn places(
+    call: &KernelCall,
+    (op, regions): (&AttentionGrad, &[Graph]),
+    staging: &mut Staging<TransferShape>,
+) -> Result<Option<(Vec<Home>, usize)>, Refusal> {
+    let wanted = if find_score(regions).is_some() { wanted(call, op) } else { Vec::new() };
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    let views = wanted.iter().filter_map(|one| call.results[one.result].as_ref());
+    let results = views.map(|view| staging.dense_result(view)).collect::<Result<_, _>>()?;
+    Ok(Some((results, staging.room(8 * words(&wanted)))))
+}
+
 /// Numbers of 8 bytes of their scratch: the sums, then the largest term of each.
 fn words(wanted: &[Wanted]) -> usize {
     wanted.iter().map(|one| one.elements).sum::<usize>() + wanted.len().div_ceil(2)
 }
 
-/// Bytes of their scratch.
-pub(super) fn scratch_bytes(wanted: &[Wanted]) -> usize {
-    8 * words(wanted)
+/// Keys of a step, by registers: queries and dout stay in them, beside scores and dweights. With
+/// wide heads, by shared memory.
+fn keys([d, values]: [usize; 2]) -> usize {
+    if d + values <= 256 { 32 } else { 16 }
 }
-
-/// Keys of a step, by registers: queries and dout stay in them, beside scores and dweights.
-const KEYS: usize = 32;
 
 /// The kernels, specialised; `None` where no gradient of a capture is wanted.
 pub(super) fn source(
@@ -84,7 +99,8 @@ pub(super) fn source(
     let mut functions = region::print(mask.as_slice(), (&op.attention, rest), dtype)?;
     functions += &dropout::print(&op.attention, rest, call.operands[1].ty.sizes()[2]);
     functions += &slopes::print_reads(slopes, (captures, &bases), dtype)?;
-    let mut text = format!("constexpr int KEYS = {KEYS};\n{FRAGMENTS}");
+    let keys = keys(of_numbers(call).1);
+    let mut text = format!("constexpr int KEYS = {keys};\n{FRAGMENTS}");
     text += include_str!("captures.cu");
     for (i, one) in wanted.iter().enumerate() {
         let dtype = call.results[one.result].as_ref().map_or(dtype, |view| view.ty.dtype);
@@ -174,9 +190,10 @@ impl Captures {
         let most = 8 * site.device.properties().multiprocessors as usize;
         let [walkers, adders] = THREADS.map(|threads| threads as usize);
         let over = |count: usize| count.div_ceil(adders).min(most);
-        let widths = sizes[3] + v.ty.sizes()[3];
+        let widths = [sizes[3], v.ty.sizes()[3]];
         // `Queries` and two of `Block`.
-        let walk = [walkers, (QUERIES + 2 * KEYS) * (widths + 16) * 2];
+        let rows = QUERIES + 2 * self::keys(widths);
+        let walk = [walkers, rows * (widths[0] + widths[1] + 16) * 2];
         let tiles = shape.tasks(QUERIES);
         let begin = over(words(&wanted));
         let round = |(i, one): (usize, Wanted)| {

@@ -1,5 +1,4 @@
-//! Gradients of attention on Hopper's tensor cores: the forms that have a kernel, its tile, and the
-//! launches.
+//! Gradients of attention: the forms that have a kernel, and Hopper's, its tile and its launches.
 //!
 //! Invariants: memory in addition to operands and results grows with T, never with T². Every launch
 //! gives the same bits.
@@ -20,6 +19,7 @@ use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 use super::block_mask::{BlockMask, CompiledBlockMask, Lists, MaskGrid};
 use super::call::{HEADS, of_numbers, specialised};
 use super::captures::{self, Captures};
+use super::grad_portable::{self, PortableLayout};
 use super::homes::{Home, Staging};
 use super::hopper::{LINE, boxes};
 use super::persistent::OWN;
@@ -66,11 +66,11 @@ fn declines(_: &Operation, types: &[TensorType]) -> Option<Decline> {
     let (q, v) = (types.first()?, types.get(2)?);
     let (sizes, keys) = (q.sizes(), v.sizes()[2]);
     let is_typed = matches!(q.dtype, DType::F16 | DType::BF16);
-    let fits = [sizes[3], v.sizes()[3]].iter().all(|&n| n % 16 == 0 && (16..=128).contains(&n));
+    let fits = [sizes[3], v.sizes()[3]].iter().all(|&n| n % 16 == 0 && (16..=256).contains(&n));
     if !is_typed || !fits {
         let found = format!("heads of {} and {} channels in {}", sizes[3], v.sizes()[3], q.dtype);
         return Some(Decline::Because(format!(
-            "its kernel takes bf16 and f16 with heads of 16 to 128 channels in multiples of 16, \
+            "its kernels take bf16 and f16 with heads of 16 to 256 channels in multiples of 16, \
              not {found}: scores are stored"
         )));
     }
@@ -143,7 +143,7 @@ impl GradTile {
 }
 
 /// The derivatives of the score function; that it has them was asked before it was claimed.
-fn slopes(regions: &[Graph]) -> Option<Slopes> {
+pub(super) fn slopes(regions: &[Graph]) -> Option<Slopes> {
     find_score(regions).map(|score| Slopes::of(score).expect("the kernel takes the function"))
 }
 
@@ -193,15 +193,23 @@ fn source(
     Ok(specialised("attention_grad", of_numbers(call), (&op.attention, functions), &text))
 }
 
-/// `attention_grad` on Hopper's tensor cores.
+/// Whether `grad.cu` takes a call: on Hopper, unless sums of wide heads do not fit in registers.
+fn is_for_hopper(call: &KernelCall, architecture: Architecture) -> bool {
+    let (_, widths) = of_numbers(call);
+    architecture == Architecture::Sm90a && widths.iter().all(|&n| n <= 128)
+}
+
+/// `attention_grad` on tensor cores.
 pub(in crate::kernels) const KERNEL: NamedKernel = NamedKernel {
-    only: Some(Architecture::Sm90a),
     declines_regions,
     declines,
     needs: |call, op, regions, machine| {
         sources_of(call, op, regions)?;
         let op = (gradient_of(op), regions);
-        Ok(GradLayout::new(call, op, machine.multiprocessors as usize)?.staging.bytes)
+        Ok(match is_for_hopper(call, machine.architecture) {
+            true => GradLayout::new(call, op, machine.multiprocessors as usize)?.staging.bytes,
+            false => PortableLayout::new(call, op)?.staging.bytes,
+        })
     },
     ..NamedKernel::new("attention_grad", Compile::Composite(compile), Sources::Of(sources_of))
 };
@@ -217,8 +225,16 @@ fn sources_of(call: &KernelCall, op: &OpRef, regions: &[Graph]) -> PrintedCall {
         Some(slopes) => captures::source(call, op, &slopes)?,
         None => None,
     };
-    let sources = [source(call, op)?].into_iter().chain(of_captures);
-    Ok(sources.map(|source| (source, &[Architecture::Sm90a][..])).collect())
+    let portable = grad_portable::source(call, op)?;
+    let mut all = match is_for_hopper(call, Architecture::Sm90a) {
+        true => vec![
+            (source(call, op)?, &[Architecture::Sm90a][..]),
+            (portable, &[Architecture::Sm80, Architecture::Sm89, Architecture::Sm100a]),
+        ],
+        false => vec![(portable, &Architecture::DECLARED[..])],
+    };
+    all.extend(of_captures.map(|source| (source, &Architecture::DECLARED[..])));
+    Ok(all)
 }
 
 /// Gradients of captures: the launches, where they are written, and the offset of their scratch.
@@ -258,16 +274,7 @@ impl GradLayout {
         for (result, like) in [(1, k), (2, v), (0, q)] {
             homes.push(staging.result(call.results[result].as_ref(), like)?);
         }
-        let captured = slopes(op.1).map(|_| captures::wanted(call, op.0));
-        let of_captures = match captured.filter(|wanted| !wanted.is_empty()) {
-            Some(wanted) => {
-                let views = wanted.iter().filter_map(|one| call.results[one.result].as_ref());
-                let results = views.map(|view| staging.dense_result(view));
-                let results = results.collect::<Result<_, _>>()?;
-                Some((results, staging.room(captures::scratch_bytes(&wanted))))
-            }
-            None => None,
-        };
+        let of_captures = captures::places(call, op, &mut staging)?;
         let tile = GradTile::of(call, op);
         let splits = splits(op.0, call, tile.queries, multiprocessors);
         let parts = match splits {
@@ -343,8 +350,8 @@ fn splits(op: &AttentionGrad, call: &KernelCall, block: usize, multiprocessors: 
 
 fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) -> Launched {
     let op = (gradient_of(op), regions);
-    if site.device.architecture() != Architecture::Sm90a {
-        return Err(Refusal::Unsupported("only Hopper has these tensor cores".to_owned()));
+    if !is_for_hopper(call, site.device.architecture()) {
+        return grad_portable::compile(site, call, op);
     }
     let multiprocessors = site.device.properties().multiprocessors as usize;
     let GradLayout { staging, homes, splits, sums, mask, of_captures } =
@@ -427,7 +434,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
 }
 
 /// Compiles the gradients of captures, which are wanted.
-fn compile_captures(
+pub(super) fn compile_captures(
     site: &Site<'_>,
     call: &KernelCall,
     op: (&AttentionGrad, &[Graph]),
@@ -439,18 +446,15 @@ fn compile_captures(
 }
 
 /// Pointers to parameters, in order.
-fn pointers<T>(parameters: &mut [T]) -> impl Iterator<Item = *mut c_void> {
+pub(super) fn pointers<T>(parameters: &mut [T]) -> impl Iterator<Item = *mut c_void> {
     parameters.iter_mut().map(|parameter| (&raw mut *parameter).cast())
 }
 
 impl Launch for CompiledAttentionGrad {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         let scratch = |offset: usize| addresses.workspace() + offset as u64;
-        for copy in &self.staging.before {
-            let ends = [copy.view.of(addresses), scratch(copy.offset)];
-            // SAFETY: the addresses are those of the view and of scratch for all of it.
-            unsafe { copy.transfer.run(stream, ends)? };
-        }
+        // SAFETY: the plan gives the views and the scratch of this call.
+        unsafe { self.staging.fill(stream, addresses)? };
         let homes: Vec<CUdeviceptr> = self.homes.iter().map(|home| home.of(addresses)).collect();
         let [boxed @ .., dq] = &homes[..] else { unreachable!("there are seven homes") };
         let mut maps = self.maps.at(boxed)?;
@@ -489,12 +493,8 @@ impl Launch for CompiledAttentionGrad {
             // The scratch has room for the sums from `sums` on.
             unsafe { kernels.launch(stream, &at)? };
         }
-        for copy in &self.staging.after {
-            let ends = [scratch(copy.offset), copy.view.of(addresses)];
-            // SAFETY: the addresses are those of scratch and of the view for all of it.
-            unsafe { copy.transfer.run(stream, ends)? };
-        }
-        Ok(())
+        // SAFETY: as above.
+        unsafe { self.staging.empty(stream, addresses) }
     }
 
     fn workspace_bytes(&self) -> usize {

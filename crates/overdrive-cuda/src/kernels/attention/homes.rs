@@ -1,6 +1,9 @@
 //! Places from which the gradient's kernels read operands, and to which they write results: their
 //! slots, or scratch. Copies fill the scratch before the kernels and empty it after them.
 
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUdeviceptr;
 use overdrive_ir::plan::View;
 
@@ -107,5 +110,39 @@ impl Staging<TransferShape> {
         let transfer = TransferShape::new(&dense, view)?;
         self.after.push(HomeCopy { transfer, view: ViewStart::new(view), offset });
         Ok(Home::Scratch(offset))
+    }
+}
+
+impl Staging<Transfer> {
+    /// Enqueues the copies before the kernels.
+    ///
+    /// # Safety
+    /// The addresses are those of the views and of the scratch, for all of them.
+    pub(super) unsafe fn fill(
+        &self,
+        stream: &Arc<CudaStream>,
+        addresses: &Addresses,
+    ) -> Result<(), Error> {
+        self.before.iter().try_for_each(|copy| {
+            let ends = [copy.view.of(addresses), addresses.workspace() + copy.offset as u64];
+            // SAFETY: the caller's.
+            unsafe { copy.transfer.run(stream, ends) }
+        })
+    }
+
+    /// Enqueues the copies after the kernels.
+    ///
+    /// # Safety
+    /// As `fill`.
+    pub(super) unsafe fn empty(
+        &self,
+        stream: &Arc<CudaStream>,
+        addresses: &Addresses,
+    ) -> Result<(), Error> {
+        self.after.iter().try_for_each(|copy| {
+            let ends = [addresses.workspace() + copy.offset as u64, copy.view.of(addresses)];
+            // SAFETY: the caller's.
+            unsafe { copy.transfer.run(stream, ends) }
+        })
     }
 }

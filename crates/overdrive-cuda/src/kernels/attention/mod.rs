@@ -9,7 +9,8 @@
 //! chooses; every kernel is given a `shape`. `persistent` launches those whose blocks take tasks,
 //! `compiled` most others. `block_mask`
 //! finds the blocks of keys that a mask function hides. `grad.cu` has the gradients on Hopper,
-//! `captures.cu` the gradients of captured tensors.
+//! `grad_portable.cu` those of every GPU and of wide heads, `captures.cu` the gradients of captured
+//! tensors.
 //!
 //! Sources: Dao, "FlashAttention-2", arXiv:2307.08691; Dong et al.,
 //! "Flex attention", arXiv:2412.05496.
@@ -24,6 +25,7 @@ mod decode_long;
 mod dropout;
 mod float8;
 pub(super) mod grad;
+mod grad_portable;
 mod homes;
 mod hopper;
 mod persistent;
