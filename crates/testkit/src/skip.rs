@@ -29,6 +29,8 @@ pub enum Needs {
     Pjrt,
     /// Python with the server's schema of repositories.
     TritonSchema,
+    /// Network namespaces that the process may make.
+    Namespaces,
 }
 
 impl Needs {
@@ -43,6 +45,7 @@ impl Needs {
             Needs::InstructionSet(name) | Needs::Engine(name) => name,
             Needs::Pjrt => "pjrt",
             Needs::TritonSchema => "triton-schema",
+            Needs::Namespaces => "namespaces",
         }
     }
 }

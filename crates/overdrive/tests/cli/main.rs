@@ -19,6 +19,8 @@ mod fuzz;
 mod generate;
 #[cfg(target_os = "linux")]
 mod generate_ranks;
+#[cfg(target_os = "linux")]
+mod hosts;
 mod invocation;
 mod killed;
 #[cfg(target_os = "linux")]
