@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
 mod attention;
+mod attention_captures;
 mod attention_random;
 mod attention_threshold;
 mod codes;

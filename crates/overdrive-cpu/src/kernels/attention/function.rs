@@ -5,20 +5,21 @@
 use std::ops::Range;
 
 use overdrive_ir::ops::attention::{find_mask, find_score};
-use overdrive_ir::plan::{Access, Instr, Program, Register, Store, View};
-use overdrive_ir::{Binary, DType, Graph, Overflow, Plan, SlotId};
-use overdrive_passes::{At, Region};
+use overdrive_ir::plan::View;
+use overdrive_ir::{Graph, Plan, SlotId};
+use overdrive_passes::Region;
 
+use super::translator::Translator;
 use super::visible::{CELL_LANES, Spans, Visible};
 use crate::exec::Unsupported;
-use crate::loops::{CompiledTile, Reads};
+use crate::loops::CompiledTile;
 use crate::slots::SlotTable;
 
 /// Slots of a task, numbered behind those of the plan: scores or visibility, a [`Position`], the
-/// row and column of each lane, and slopes.
-const OWN: usize = 8;
+/// row and column of each lane, and slopes. Behind these are two for each [`ElementSlope`].
+pub(super) const OWN: usize = 8;
 /// That of slopes.
-const SLOPES: u32 = 7;
+pub(super) const SLOPES: u32 = 7;
 
 /// Position of a block of scores: batch, head, first query, first key.
 pub(super) type Position = [i32; 4];
@@ -36,6 +37,18 @@ pub(super) struct ScoreBlockShape {
     pub(super) extents: [usize; 4],
 }
 
+/// Further outputs of a score function: its derivative by an element of a capture that it reads, and
+/// the index of that element, `None` in a capture of one element.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ElementSlope {
+    pub(super) capture: usize,
+    pub(super) slope: usize,
+    pub(super) index: Option<usize>,
+}
+
+/// Room for a derivative or an index of each lane, in bytes.
+pub(super) const LANE: usize = 8;
+
 /// The functions of a call.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
@@ -47,20 +60,36 @@ pub(super) struct Functions {
     stride: usize,
     /// Key and query of each lane of a block, from its first.
     lanes: [Vec<i32>; 2],
+    /// Whether pairs of different batch elements, or heads, read different elements throughout.
+    apart: [bool; 2],
 }
 
 impl Functions {
     /// The functions of `regions`, which read `captures`; scores are products times `scale`.
     pub(super) fn new(
         plan: &Plan,
-        (regions, captures): (&[Graph], &[View]),
+        regions: (&[Graph], &[View]),
         block: ScoreBlockShape,
         scale: f64,
     ) -> Result<Self, Unsupported> {
-        let compile = |region: &Graph| {
+        Self::with_slopes(plan, regions, block, (scale, &[]))
+    }
+
+    /// The same with derivatives by elements of captures.
+    pub(super) fn with_slopes(
+        plan: &Plan,
+        (regions, captures): (&[Graph], &[View]),
+        block: ScoreBlockShape,
+        (scale, slopes): (f64, &[ElementSlope]),
+    ) -> Result<Self, Unsupported> {
+        let mut apart = [true; 2];
+        let mut compile = |region: &Graph, slopes: &[ElementSlope]| {
             let translated = Region::new(region, captures).map_err(Unsupported::new)?;
             let captures = (translated, captures);
-            Translator::new(plan, block).translate(captures, scale)
+            let mut translator = Translator::new(plan, block);
+            let compiled = translator.translate(captures, scale, slopes)?;
+            apart = [0, 1].map(|d| apart[d] && translator.apart[d]);
+            Ok::<_, Unsupported>(compiled)
         };
         let [score, mask] = [find_score(regions), find_mask(regions)];
         let lanes = if regions.is_empty() { 0 } else { block.rows * block.stride };
@@ -68,8 +97,9 @@ impl Functions {
             (0..lanes).map(|lane| of(lane, block.stride) as i32).collect()
         };
         Ok(Self {
-            score: score.map(compile).transpose()?,
-            mask: mask.map(compile).transpose()?,
+            score: score.map(|region| compile(region, slopes)).transpose()?,
+            mask: mask.map(|region| compile(region, &[])).transpose()?,
+            apart,
             cell: block.cell,
             first: plan.slots.len() as u32,
             stride: block.stride,
@@ -79,6 +109,11 @@ impl Functions {
 
     pub(super) fn has_score(&self) -> bool {
         self.score.is_some()
+    }
+
+    /// Whether pairs of different batch elements, or heads, have derivatives by different elements.
+    pub(super) fn apart(&self) -> [bool; 2] {
+        self.apart
     }
 
     pub(super) fn has_mask(&self) -> bool {
@@ -110,8 +145,25 @@ impl Functions {
         slots: &SlotTable,
         scratch: *mut u8,
     ) {
+        // SAFETY: as the caller's; nothing is written to a null pointer, since a function whose
+        // captures need no gradient has no further outputs.
+        unsafe { self.score_with_terms((values, slopes, std::ptr::null_mut()), at, slots, scratch) }
+    }
+
+    /// The same with derivatives by elements of captures, and their indices. For each
+    /// [`ElementSlope`] `terms` has [`LANE`] bytes for each lane of a block, twice.
+    ///
+    /// # Safety
+    /// As for [`score`](Self::score).
+    pub(super) unsafe fn score_with_terms<A>(
+        &self,
+        (values, slopes, terms): (&mut [A], *mut A, *mut u8),
+        at: Position,
+        slots: &SlotTable,
+        scratch: *mut u8,
+    ) {
         if let Some(program) = &self.score {
-            let places = [values.as_mut_ptr().cast(), slopes.cast()];
+            let places = [values.as_mut_ptr().cast(), slopes.cast(), terms];
             let lanes = [&self.lanes[0][..], &self.lanes[1]].map(|all| &all[..values.len()]);
             // SAFETY: there are as many slopes as values, the scratch is aligned, and the slots
             // hold the captures.
@@ -150,7 +202,7 @@ impl Functions {
             // SAFETY: a mask writes its lanes and no slopes; the scratch is aligned, and the slots
             // hold the captures.
             unsafe {
-                let places = [lanes.as_mut_ptr(), null];
+                let places = [lanes.as_mut_ptr(), null, null];
                 self.run(program, (places, own), (at, slots), scratch);
             }
             return Visible::of(lanes);
@@ -170,7 +222,7 @@ impl Functions {
         }
         // SAFETY: as above, with a lane for each cell.
         unsafe {
-            let places = [cells.as_mut_ptr(), null];
+            let places = [cells.as_mut_ptr(), null, null];
             self.run(program, (places, [of_keys, of_queries]), (at, slots), scratch);
         }
         let visibility = Visible::of(cells);
@@ -185,7 +237,7 @@ impl Functions {
     unsafe fn run(
         &self,
         program: &CompiledTile,
-        ([values, slopes], lanes): ([*mut u8; 2], [&[i32]; 2]),
+        ([values, slopes, terms], lanes): ([*mut u8; 3], [&[i32]; 2]),
         (at, slots): (Position, &SlotTable),
         scratch: *mut u8,
     ) {
@@ -200,8 +252,12 @@ impl Functions {
             start(lanes[1]),
             slopes,
         ];
+        let pitch = self.lanes[0].len() * LANE;
         let address = |slot: SlotId| match slot.0.checked_sub(self.first) {
-            Some(number) => own[number as usize],
+            Some(number) => match (number as usize).checked_sub(OWN) {
+                Some(term) => terms.wrapping_add(term * pitch),
+                None => own[number as usize],
+            },
             None => slots.get(slot),
         };
         // SAFETY: `address` has every slot of the program, which writes values and slopes alone;
@@ -210,180 +266,5 @@ impl Functions {
             let scratch = std::slice::from_raw_parts_mut(scratch, program.scratch_bytes());
             program.run(&address, lanes[0].len(), scratch);
         }
-    }
-}
-
-/// A function on its way from a point of an attention to the lanes of a block.
-struct Translator<'a> {
-    plan: &'a Plan,
-    program: Program,
-    reads: Reads,
-    /// b, h, q, k.
-    index: [Register; 4],
-    extents: [usize; 4],
-}
-
-impl<'a> Translator<'a> {
-    fn new(plan: &'a Plan, block: ScoreBlockShape) -> Self {
-        let program = Program { extents: vec![block.rows * block.stride], ..Program::default() };
-        let mut this = Self {
-            plan,
-            program,
-            reads: Reads::new(),
-            index: [Register(0); 4],
-            extents: block.extents,
-        };
-        let [batch, head] = [1, 2].map(|own| this.own(own, 0, DType::I32));
-        let mut moved = |first: u32, lanes: u32| {
-            let (first, lane) = (this.own(first, 0, DType::I32), this.own(lanes, 1, DType::I32));
-            this.int(Binary::Add, first, lane)
-        };
-        let (query, key) = (moved(3, 6), moved(4, 5));
-        let last = this.constant(block.extents[2].saturating_sub(1));
-        let query = this.int(Binary::Min, query, last);
-        this.index = [batch, head, query, key];
-        this
-    }
-
-    fn own_slot(&self, number: u32) -> SlotId {
-        SlotId(self.plan.slots.len() as u32 + number)
-    }
-
-    /// A load from a slot of the task.
-    fn own(&mut self, number: u32, stride: i64, dtype: DType) -> Register {
-        let access = Access { slot: self.own_slot(number), offset: 0, strides: vec![stride] };
-        self.program.push(Instr::Load(access), dtype)
-    }
-
-    fn constant(&mut self, number: usize) -> Register {
-        self.program.push(Instr::Constant(number as f64), DType::I32)
-    }
-
-    fn int(&mut self, kind: Binary, a: Register, b: Register) -> Register {
-        self.program.push(Instr::Binary(kind, a, b), DType::I32)
-    }
-
-    fn translate(
-        mut self,
-        (region, captures): (Region, &[View]),
-        scale: f64,
-    ) -> Result<CompiledTile, Unsupported> {
-        let result = |output: usize| region.program.dtype(region.outputs[output][0]);
-        let mut known: Vec<Register> = Vec::with_capacity(region.program.instrs.len());
-        for (at, instr) in region.program.instrs.iter().enumerate() {
-            let dtype = region.program.dtypes[at];
-            let of = |register: &Register| known[register.0 as usize];
-            let instr = match instr {
-                Instr::Index(dimension) => {
-                    known.push(self.index[*dimension]);
-                    continue;
-                }
-                Instr::Accumulator => {
-                    let product = self.own(0, 1, dtype);
-                    let factor = self.program.push(Instr::Constant(scale), dtype);
-                    Instr::Binary(Binary::Mul, product, factor)
-                }
-                Instr::Load(_) => {
-                    let read = &region.reads[&Register(at as u32)];
-                    let register = self.read(&captures[read.capture], &read.index, &known)?;
-                    known.push(register);
-                    continue;
-                }
-                Instr::Unary(kind, a) => Instr::Unary(*kind, of(a)),
-                Instr::Binary(kind, a, b) => Instr::Binary(*kind, of(a), of(b)),
-                Instr::Compare(kind, a, b) => Instr::Compare(*kind, of(a), of(b)),
-                Instr::Select(c, a, b) => Instr::Select(of(c), of(a), of(b)),
-                Instr::Convert(a, overflow) => Instr::Convert(of(a), *overflow),
-                Instr::Bitcast(a) => Instr::Bitcast(of(a)),
-                Instr::Constant(number) => Instr::Constant(*number),
-                Instr::RandomBits { .. } | Instr::Reduce(_) => {
-                    unreachable!("a score or mask function is scalar and draws no random bits")
-                }
-            };
-            known.push(self.program.push(instr, dtype));
-        }
-        for (output, number) in (0..region.outputs.len()).zip([0, SLOPES]) {
-            let access = Access { slot: self.own_slot(number), offset: 0, strides: vec![1] };
-            let value = known[region.outputs[output][0].0 as usize];
-            self.program.stores.push(Store { access, value });
-        }
-        let own = |number: u32| match number {
-            0 => result(0),
-            SLOPES => result(1),
-            _ => DType::I32,
-        };
-        let plan = self.plan;
-        let dtype = |slot: SlotId| match slot.0.checked_sub(plan.slots.len() as u32) {
-            Some(number) => own(number),
-            None => plan.slots[slot.0 as usize].ty.dtype,
-        };
-        CompiledTile::new(&self.program, &dtype, &self.reads)
-            .map_err(|unsupported| Unsupported::new(unsupported.reason))
-    }
-
-    /// The element of a capture at an index. Each part of the index is clamped to its dimension.
-    fn read(
-        &mut self,
-        capture: &View,
-        index: &[At],
-        known: &[Register],
-    ) -> Result<Register, Unsupported> {
-        let dtype = capture.ty.dtype;
-        if capture.ty.elements() == 0 {
-            return Ok(self.program.push(Instr::Constant(0.0), dtype));
-        }
-        let (mut offset, mut terms, mut reach) = (capture.offset, Vec::new(), 0);
-        for ((at, &stride), extent) in index.iter().zip(&capture.strides).zip(capture.ty.sizes()) {
-            match at {
-                At::Fixed(i) => offset += *i as i64 * stride,
-                At::Computed(_) if stride == 0 || extent == 1 => {}
-                At::Computed(register) => {
-                    reach += (extent as i64 - 1) * stride.abs();
-                    terms.push((known[register.0 as usize], extent, stride));
-                }
-            }
-        }
-        let wide = if reach > i64::from(i32::MAX) { DType::I64 } else { DType::I32 };
-        let mut sum = None;
-        for (register, extent, stride) in terms {
-            let term = self.clamped(register, extent);
-            let term = self.as_type(term, wide);
-            let step = self.program.push(Instr::Constant(stride as f64), wide);
-            let term = self.program.push(Instr::Binary(Binary::Mul, term, step), wide);
-            sum = Some(match sum {
-                Some(sum) => self.program.push(Instr::Binary(Binary::Add, sum, term), wide),
-                None => term,
-            });
-        }
-        let access = Access { slot: capture.slot, offset, strides: vec![0] };
-        let register = self.program.push(Instr::Load(access), dtype);
-        if let Some(sum) = sum {
-            self.reads.insert(register, sum);
-        }
-        Ok(register)
-    }
-
-    fn as_type(&mut self, register: Register, dtype: DType) -> Register {
-        if self.program.dtype(register) == dtype {
-            return register;
-        }
-        self.program.push(Instr::Convert(register, Overflow::Ieee), dtype)
-    }
-
-    /// An index within its dimension, in its own type.
-    fn clamped(&mut self, index: Register, extent: usize) -> Register {
-        let within = |(register, most): (&Register, &usize)| *register == index && *most <= extent;
-        if self.index.iter().zip(&self.extents).any(within) {
-            return index;
-        }
-        let dtype = self.program.dtype(index);
-        let last =
-            dtype.int_range().map_or(extent as i128 - 1, |(_, high)| high.min(extent as i128 - 1));
-        let bound = |this: &mut Self, kind, register, number: i128| {
-            let number = this.program.push(Instr::Constant(number as f64), dtype);
-            this.program.push(Instr::Binary(kind, register, number), dtype)
-        };
-        let least = bound(self, Binary::Max, index, 0);
-        bound(self, Binary::Min, least, last)
     }
 }

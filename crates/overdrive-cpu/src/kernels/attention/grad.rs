@@ -16,9 +16,11 @@ use std::ops::Range;
 use half::{bf16, f16};
 use overdrive_ir::ops::AttentionGrad;
 use overdrive_ir::ops::attention::{Mask, find_score};
+use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::{KernelCall, KernelOp};
 use overdrive_ir::{DType, Decline, Graph, OpRef, Plan};
 
+use super::captures::{CaptureFunctions, CaptureSums, element_slopes};
 use super::dropout::Dropping;
 use super::function::{self, Functions};
 use super::grad_shape::{AttentionGradScratch, AttentionGradShape};
@@ -47,8 +49,7 @@ const BLOCKS: usize = 4;
 /// Groups of queries of a task that sums up dq alone.
 const GROUPS: usize = 6;
 
-/// `attention_grad` with dropout, a mask function, and a score function whose captures need no
-/// gradient.
+/// `attention_grad` with dropout, a mask function and a score function.
 pub(crate) const KERNEL: NamedKernel = NamedKernel {
     regions: declines,
     ..NamedKernel::new("attention_grad", Compile::Composite(compile))
@@ -56,10 +57,13 @@ pub(crate) const KERNEL: NamedKernel = NamedKernel {
 
 fn declines(regions: &[Graph], wanted: &[bool]) -> Option<Decline> {
     let score = find_score(regions)?;
-    // They are sums over all pairs, behind the gradients of q, k and v.
-    if wanted.iter().skip(3).any(|&wanted| wanted) {
-        let reason = "the gradients of floats that a score function captures have no kernel";
-        return Some(Decline::Because(reason.to_owned()));
+    let captures = score.inputs()[5..].iter().map(|port| score.ty(port.value));
+    let floats = captures.filter(|ty| ty.dtype.is_float());
+    let of_wanted = floats.zip(wanted.iter().skip(3)).filter(|(_, wanted)| **wanted);
+    // Elements are counted in i32.
+    if let Some((ty, _)) = of_wanted.into_iter().find(|(ty, _)| ty.elements() > i32::MAX as usize) {
+        let reason = format!("its kernel sums gradients of at most 2^31 floats, not of {ty}");
+        return Some(Decline::Because(reason));
     }
     let refused = with_slope(score).err()?;
     Some(Decline::Because(format!("its kernel takes {}, not {}", refused.expected, refused.found)))
@@ -91,6 +95,8 @@ struct CompiledAttentionGrad<T: Element> {
     scale: f64,
     /// Query heads that share a key head.
     sharing: usize,
+    /// The captures whose gradients are wanted.
+    captures: Option<CaptureSums>,
 }
 
 /// The work of a task.
@@ -106,7 +112,7 @@ struct AttentionGradWork {
 
 impl<T: Format + Narrow> CompiledAttentionGrad<T>
 where
-    T::Acc: Score,
+    T::Acc: Score + Into<f64>,
 {
     fn new(plan: &Plan, call: &KernelCall, op: &AttentionGrad) -> Result<Self, Unsupported> {
         let operands: [Strided; 6] = std::array::from_fn(|i| Strided::new(&call.operands[i]));
@@ -123,17 +129,31 @@ where
             Some(score) => with_slope(score),
             None => Ok(region.clone()),
         };
+        let whole = regions.as_slice();
         let regions: Result<Vec<Graph>, _> = regions.iter().map(scored).collect();
         let regions = regions.expect("functions without slopes are declined");
         let (seed, captures) = op.attention.seed_and_captures(&call.operands[6..]);
         let cell = mask_cell(&regions, captures)?;
         let block = block_of(k.sizes[2], BLOCK, (rows, cell[1]));
-        let functions = Functions::new(
-            plan,
-            (&regions, captures),
-            function::ScoreBlockShape { rows: block, stride: group, cell, extents },
-            scale,
-        )?;
+        let form = function::ScoreBlockShape { rows: block, stride: group, cell, extents };
+        let functions = Functions::new(plan, (&regions, captures), form, scale)?;
+        let score = find_score(whole);
+        let (sums, of_captures) = match CaptureSums::new((score, captures), &call.results[3..]) {
+            Some((sums, firsts)) => {
+                let slopes = score.map(Slopes::of).transpose();
+                let slopes = slopes.expect("functions without slopes are declined");
+                let slopes = slopes.expect("gradients of captures are those of a score function");
+                let wanted: Vec<bool> = firsts.iter().map(Option::is_some).collect();
+                let reads = element_slopes(&slopes, &wanted);
+                let regions = std::slice::from_ref(&slopes.region);
+                let of = (regions, captures);
+                let functions = Functions::with_slopes(plan, of, form, (scale, &reads))?;
+                let sums = sums.apart(functions.apart());
+                let firsts = reads.iter().filter_map(|read| firsts[read.capture]).collect();
+                (Some(sums), Some(CaptureFunctions { functions, firsts }))
+            }
+            None => (None, None),
+        };
         let factor = if functions.has_score() { LOG2_E } else { scale * LOG2_E };
         let shape = AttentionGradShape {
             kernel,
@@ -146,6 +166,7 @@ where
                 causal: op.attention.mask == Mask::Causal,
             },
             functions,
+            captures: of_captures,
             dropping: Dropping::new::<T::Acc>(op.attention.dropout, seed, extents),
             depth: q.sizes[3],
             values: v.sizes[3],
@@ -156,7 +177,7 @@ where
         };
         let results = std::array::from_fn(|i| call.results[i].as_ref().map(Strided::new));
         let sharing = q.sizes[1] / k.sizes[1].max(1);
-        Ok(Self { results, shape, scale, sharing, operands })
+        Ok(Self { results, shape, scale, sharing, operands, captures: sums })
     }
 
     fn rows(&self, operand: usize, [b, h]: [usize; 2], slots: &SlotTable) -> HeadRows<T> {
@@ -166,12 +187,19 @@ where
         HeadRows { from, row, channel }
     }
 
-    fn task(&self, work: &AttentionGradWork, worker: &mut Worker<'_>, slots: &SlotTable) {
+    /// Runs a task; one with a table adds up the gradients of captures, and nothing else.
+    fn task(
+        &self,
+        (work, table): (&AttentionGradWork, *mut f64),
+        worker: &mut Worker<'_>,
+        slots: &SlotTable,
+    ) {
         let AttentionGradWork { batch, key_head, .. } = *work;
         let sizes = [work.queries.len(), work.keys.len()];
         let wanted = |wanted: bool, size: usize| if wanted { size } else { 0 };
         let sizes = [wanted(work.wanted.queries, sizes[0]), wanted(work.wanted.keys, sizes[1])];
-        let buffers = self.shape.buffers(sizes, worker.scratch);
+        let mut buffers = self.shape.buffers(sizes, worker.scratch);
+        buffers.table = table;
         let (depth, values) = (self.shape.depth, self.shape.values);
         // SAFETY: the parts have the elements; the slots hold their operands; results of tasks are
         // apart.
@@ -320,7 +348,7 @@ unsafe fn store_scaled<T: Narrow>(
     (place, at): (&Strided, [usize; 3]),
     slots: &SlotTable,
 ) where
-    T::Acc: Score,
+    T::Acc: Score + Into<f64>,
 {
     let scale = T::Acc::from_f64(scale);
     row.iter_mut().for_each(|x| *x = x.mul(scale));
@@ -335,12 +363,41 @@ unsafe fn zero<A>(from: *mut A, len: usize) {
     unsafe { from.write_bytes(0, len) }
 }
 
+impl<T: Format + Narrow> CompiledAttentionGrad<T>
+where
+    T::Acc: Score + Into<f64>,
+{
+    /// The gradients of captures.
+    fn sum_captures(&self, sums: &CaptureSums, pool: &Pool, slots: &SlotTable) {
+        let Reach { queries, keys, .. } = self.shape.reach;
+        sums.run((pool, slots), self.matrices(), |[batch, head], table, worker| {
+            let work = AttentionGradWork {
+                batch,
+                key_head: head / self.sharing,
+                heads: head..head + 1,
+                queries: 0..queries,
+                keys: 0..keys,
+                wanted: Wanted { queries: false, keys: false },
+            };
+            self.task((&work, table), worker, slots);
+        });
+    }
+
+    /// Batch elements and heads of queries.
+    fn matrices(&self) -> [usize; 2] {
+        [0, 1].map(|d| self.operands[0].sizes[d])
+    }
+}
+
 impl<T: Format + Narrow> Runnable for CompiledAttentionGrad<T>
 where
-    T::Acc: Score,
+    T::Acc: Score + Into<f64>,
 {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
-        let [batch, heads] = [0, 1].map(|d| self.operands[0].sizes[d]);
+        if let Some(sums) = &self.captures {
+            self.sum_captures(sums, pool, slots);
+        }
+        let [batch, heads] = self.matrices();
         let (key_heads, wanted) = (self.operands[1].sizes[1], self.wanted());
         let Reach { queries, keys, .. } = self.shape.reach;
         let matrices = batch * key_heads;
@@ -354,7 +411,8 @@ where
         let slots_of_time = matrices.next_multiple_of(pool.threads());
         if wanted.queries && wanted.keys && 7 * matrices >= 5 * slots_of_time {
             pool.run(matrices, |task, worker| {
-                self.task(&shared(task, 0..keys, wanted), worker, slots);
+                let work = shared(task, 0..keys, wanted);
+                self.task((&work, std::ptr::null_mut()), worker, slots);
             });
             return;
         }
@@ -383,7 +441,11 @@ where
                 let wanted = Wanted { queries: false, keys: true };
                 shared(task % matrices, first..(first + tile).min(keys), wanted)
             };
-            self.task(&work, worker, slots);
+            self.task((&work, std::ptr::null_mut()), worker, slots);
         });
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        self.captures.as_ref().map_or(0, |sums| sums.bytes(self.matrices()))
     }
 }

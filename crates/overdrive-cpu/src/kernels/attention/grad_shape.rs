@@ -1,6 +1,7 @@
 //! Sizes of the gradients' blocks, and the scratch that a task of them works in.
 #![allow(unsafe_code)] // Raw pointers into a worker's scratch.
 
+use super::captures::CaptureFunctions;
 use super::dropout::Dropping;
 use super::function::Functions;
 use super::reach::Reach;
@@ -18,6 +19,8 @@ pub(super) struct AttentionGradShape<T: Element> {
     pub(super) hide: LaneEntry,
     pub(super) steepen: LaneEntry,
     pub(super) functions: Functions,
+    /// The score function with its derivatives, if gradients of captures are wanted.
+    pub(super) captures: Option<CaptureFunctions>,
     pub(super) dropping: Option<Dropping>,
     pub(super) reach: Reach,
     /// Channels of q and k.
@@ -62,7 +65,11 @@ pub(super) struct AttentionGradScratch<'a, A> {
     pub(super) functions: *mut u8,
     /// Factors of weights, if some are dropped.
     pub(super) kept: *mut A,
-    _placed: PlacedParts<'a, 22>,
+    /// Derivatives of scores by captures, and the elements that they belong to.
+    pub(super) terms: *mut u8,
+    /// Sums of the gradients of captures, where a task computes these and nothing else; or null.
+    pub(super) table: *mut f64,
+    _placed: PlacedParts<'a, 23>,
 }
 
 impl<T: Narrow> AttentionGradShape<T>
@@ -80,6 +87,9 @@ where
         let direct = kernel.takes_sums();
         let only_if = |wanted: bool, bytes: usize| if wanted { bytes } else { 0 };
         let matrix = block * group;
+        let captures = self.captures.as_ref();
+        let of_functions = captures.map_or(0, |captures| captures.functions.scratch_bytes());
+        let of_functions = of_functions.max(self.functions.scratch_bytes());
         let placed = scratch.place(ScratchParts::new([
             ("queries", kernel.b_bytes(group, depth)),
             ("slopes of outputs", kernel.b_bytes(group, values)),
@@ -101,8 +111,9 @@ where
             ("rows of gradients of queries", group * depth * acc),
             ("slopes of scores", only_if(self.functions.has_score(), matrix * acc)),
             ("visibility", only_if(self.functions.has_mask(), matrix)),
-            ("score and mask functions", self.functions.scratch_bytes()),
+            ("score and mask functions", of_functions),
             ("weights that stay", only_if(self.dropping.is_some(), matrix * acc)),
+            ("slopes by captures", captures.map_or(0, |captures| captures.bytes(matrix))),
         ]));
         let at = placed.starts;
         // Lanes beyond the queries are computed too, and numbers that nobody wrote may be slow.
@@ -128,6 +139,8 @@ where
             visible: at[19],
             functions: at[20],
             kept: at[21].cast(),
+            terms: at[22],
+            table: std::ptr::null_mut(),
             _placed: placed,
         }
     }

@@ -1,6 +1,7 @@
 //! One block of the gradients: some keys against some queries of a head.
 #![allow(unsafe_code)] // Raw pointers into slots and a worker's scratch.
 
+use super::captures::SlopedBlock;
 use super::dropout::Kept;
 use super::function::Position;
 use super::grad_shape::{AttentionGradScratch, AttentionGradShape};
@@ -32,7 +33,7 @@ pub(super) struct KeyBlock {
 
 impl<T: Narrow> AttentionGradShape<T>
 where
-    T::Acc: Score,
+    T::Acc: Score + Into<f64>,
 {
     /// Packs block `number` of a tile: `keys` keys from `first` on.
     ///
@@ -128,6 +129,14 @@ where
                 dropping.apply(slopes, kept);
             }
             self.weigh(buffers, [seen, width]);
+            if let (Some(captures), false) = (&self.captures, buffers.table.is_null()) {
+                let block =
+                    SlopedBlock { slopes: slopes.cast_const(), rows: seen, queries, stride };
+                let terms = (buffers.terms.cast_const(), self.block * stride);
+                captures.add(block, terms, buffers.table);
+                return;
+            }
+            self.steepen(buffers, seen);
             // Slopes are of all weights, values of those that stay.
             if let Some(dropping) = &self.dropping {
                 dropping.apply(scores, kept);
@@ -165,7 +174,12 @@ where
             }
             self.kernel.multiply_block(product);
             let scored = std::slice::from_raw_parts_mut(scores, lanes);
-            self.functions.score((scored, buffers.steep), at, slots, buffers.functions);
+            let functions = match &self.captures {
+                Some(captures) if !buffers.table.is_null() => &captures.functions,
+                _ => &self.functions,
+            };
+            let places = (scored, buffers.steep, buffers.terms);
+            functions.score_with_terms(places, at, slots, buffers.functions);
             let hidden = if self.factor < 0.0 { T::Acc::HIGHEST } else { T::Acc::LOWEST };
             if visibility == Visible::Some {
                 let (src, hidden) = (visible.as_ptr(), std::ptr::from_ref(&hidden).cast());
@@ -180,35 +194,43 @@ where
         }
     }
 
-    /// Turns scores into weights, and slopes of weights into slopes of scores.
+    /// Turns scores into weights, and slopes of weights into those of what the score function gave.
     ///
     /// # Safety
     /// Scores and slopes have `seen` rows of `width` queries, whose numbers are there.
     unsafe fn weigh(&self, buffers: &AttentionGradScratch<'_, T::Acc>, [seen, width]: [usize; 2]) {
-        let (slopes, stride) = (buffers.slopes, self.group);
         let weighed = Weighed {
             scores: buffers.scores,
-            slopes,
+            slopes: buffers.slopes,
             shift: buffers.rows[0].cast_const(),
             delta: buffers.rows[1].cast_const(),
             factor: T::Acc::from_f64(self.factor),
-            stride,
+            stride: self.group,
             queries: width,
         };
         let source = std::ptr::from_ref(&weighed).cast::<u8>();
-        let has_score = self.functions.has_score();
-        let weigh = if has_score { self.weigh.unscaled } else { self.weigh.scaled };
+        let weigh = match self.functions.has_score() {
+            true => self.weigh.unscaled,
+            false => self.weigh.scaled,
+        };
         let dst = std::ptr::null_mut();
-        // SAFETY: scores and slopes have `seen` rows of `stride` lanes, and so has `steep` where
-        // there is a score function.
+        // SAFETY: scores and slopes have `seen` rows of `stride` lanes.
         unsafe {
-            weigh(seen, &Operands { dst, src: [source; 3], immediate: 0, ahead: Ahead::NONE });
-            if has_score {
-                let src = [buffers.steep.cast_const().cast(); 3];
-                let operands =
-                    Operands { dst: slopes.cast(), src, immediate: 0, ahead: Ahead::NONE };
-                (self.steepen)(seen * stride, &operands);
-            }
+            weigh(seen, &Operands { dst, src: [source; 3], immediate: 0, ahead: Ahead::NONE })
+        }
+    }
+
+    /// Turns these slopes into those of the products, where there is a score function.
+    ///
+    /// # Safety
+    /// Slopes have `seen` rows, and so has what the score function wrote of its own.
+    unsafe fn steepen(&self, buffers: &AttentionGradScratch<'_, T::Acc>, seen: usize) {
+        if self.functions.has_score() {
+            let src = [buffers.steep.cast_const().cast(); 3];
+            let dst = buffers.slopes.cast();
+            let operands = Operands { dst, src, immediate: 0, ahead: Ahead::NONE };
+            // SAFETY: both have `seen` rows of `stride` lanes.
+            unsafe { (self.steepen)(seen * self.group, &operands) }
         }
     }
 

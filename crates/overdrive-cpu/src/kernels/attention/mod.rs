@@ -9,7 +9,7 @@
 //! are vector lanes. Keys that a mask hides from a whole panel are not computed. Score and mask
 //! functions run over the scores of a panel as fused loops do (`function`). `task` is one tile,
 //! `call` the compiled step, `dropout` what is drawn of the weights. The gradients are `grad`,
-//! `grad_shape`, `grad_task` and `slope`. Few queries have no tiles (`few`), and `coded` is
+//! `grad_shape`, `grad_task`, `slope` and `captures`. Few queries have no tiles (`few`), and `coded` is
 //! attention over keys and values that are codes. `threshold` skips tiles whose scores are far
 //! below the largest.
 //!
@@ -20,6 +20,7 @@
 //! panel sees is not read.
 
 mod call;
+mod captures;
 mod coded;
 mod dropout;
 mod few;
@@ -35,6 +36,7 @@ mod slope;
 mod softmax;
 mod task;
 mod threshold;
+mod translator;
 mod visible;
 mod weigh;
 

@@ -4,7 +4,8 @@ use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::{Builder, Graph, Mismatch};
 use overdrive_passes::dce;
 
-/// A score function that also gives its derivative by the product.
+/// A score function that also gives its derivative by the product: the first two outputs of
+/// [`Slopes::region`].
 ///
 /// # Errors
 /// If it reads a captured tensor of floats otherwise than element by element.
