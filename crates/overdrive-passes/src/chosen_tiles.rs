@@ -9,6 +9,7 @@ use crate::attention_gate::{
     gate_scores, no_attention, of_pairs, of_tiles, sees, state_types, states,
 };
 use crate::{KEPT_TILES, VISIBLE_TILES, dce, recognise};
+use overdrive_ir::eval::philox;
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::mask_region;
 use overdrive_ir::{Binary, Builder, Compare, DType, Expr, Graph, GraphError, Mismatch, Tensor};
@@ -35,6 +36,9 @@ pub enum TileScores {
     /// By place alone, the same for all heads and texts: the first tile of keys, then the nearest.
     /// This is the fixed pattern that a gate is held against.
     Place,
+    /// Drawn at random by this seed for each layer and head, the same for all texts. So a pattern
+    /// that knows something has to cost less.
+    Random(u64),
 }
 
 impl ChosenTiles {
@@ -119,6 +123,12 @@ impl ChosenTiles {
                 let score =
                     |[i, j]: [usize; 2]| if j == 0 { -0.5 } else { -(i.abs_diff(j) as f64) };
                 of_pairs(b, count, score).broadcast_to(&grid.into())
+            }
+            TileScores::Random(seed) => {
+                let drawn: Vec<f64> =
+                    philox::uniforms(*seed, number as u64).take(grid[1] * count * count).collect();
+                let drawn = Tensor::from_f64(DType::F32, [grid[1], count, count], &drawn);
+                b.constant(drawn).broadcast_to(&grid.into())
             }
         };
         let bias = |[i, j]: [usize; 2]| match (i == j, sees(attention.mask, [i, j])) {

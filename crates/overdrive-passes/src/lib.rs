@@ -5,6 +5,7 @@
 
 mod attend;
 mod attend_in_float8;
+mod attention_alone;
 mod attention_gate;
 mod bind;
 mod bucket;
@@ -62,6 +63,7 @@ mod unmask;
 mod widen;
 
 pub use attend_in_float8::attend_in_float8;
+pub use attention_alone::AttentionAlone;
 pub use attention_gate::AttentionGate;
 pub use bind::bind;
 pub use chosen_tiles::{ChosenTiles, TileScores};
@@ -102,7 +104,7 @@ pub use rematerialize::{Rematerialize, rematerialize};
 pub use segments::{ModelBlock, block_ends, blocks, narrowest, segments};
 pub use separate::{Piece, separate};
 pub use shard::{BadContextExchange, ContextExchange, ShardError, Sharded, shard, shard_with};
-pub use skip_tiles::{KEPT_TILES, VISIBLE_TILES, count_tiles, skip_tiles};
+pub use skip_tiles::{KEPT_TILES, VISIBLE_TILES, count_at_thresholds, count_tiles, skip_tiles};
 pub use sparsify::{Pruning, Sparsified, compress, sparsify};
 pub use store::store;
 pub use tensor_parallel::{ResidualStream, tensor_parallel};

@@ -7,7 +7,15 @@
 use crate::recognise;
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::threshold::{TILE, kept_tiles};
-use overdrive_ir::{DType, Graph, GraphError};
+use overdrive_ir::{DType, Expr, Graph, GraphError, Node, Shape};
+
+/// The attention of a node, if it has a tile of queries and more keys than a tile.
+fn of_tiles(node: &Node, operands: &[Expr<'_>]) -> Option<Attention> {
+    let attention = node.op.composite::<Attention>()?;
+    let [queries, keys] = [0, 1].map(|operand| operands[operand].size(2));
+    let is_skipped = attention.dropout.is_none() && queries >= TILE[0] && keys > TILE[1];
+    is_skipped.then_some(*attention)
+}
 
 /// A bound graph whose attention has this threshold, where it has a tile of queries and more keys
 /// than a tile. Also says of how many ops that is.
@@ -17,13 +25,9 @@ use overdrive_ir::{DType, Graph, GraphError};
 pub fn skip_tiles(graph: &Graph, threshold: f64) -> Result<(Graph, usize), GraphError> {
     let mut count = 0;
     let graph = recognise(graph)?.rewrite(&mut |b, node, operands| {
-        let attention = node.op.composite::<Attention>()?;
-        let [queries, keys] = [0, 1].map(|operand| operands[operand].size(2));
-        if attention.dropout.is_some() || queries < TILE[0] || keys <= TILE[1] {
-            return None;
-        }
+        let attention = of_tiles(node, operands)?;
         count += 1;
-        let skipping = Attention { threshold: Some(threshold), ..*attention };
+        let skipping = Attention { threshold: Some(threshold), ..attention };
         Some(b.node(skipping, operands, node.regions.clone()))
     })?;
     Ok((graph, count))
@@ -56,10 +60,35 @@ pub fn count_tiles(graph: &Graph) -> Result<Graph, GraphError> {
     })
 }
 
+/// The graph with two more outputs for each attention that [`skip_tiles`] would give a threshold.
+/// They are the tiles that it would keep at each of these, `[thresholds]`, and the tiles that have
+/// a score, in f32. Nothing is skipped, and all scores are stored.
+///
+/// # Errors
+/// If an output has such a name.
+pub fn count_at_thresholds(graph: &Graph, thresholds: &[f64]) -> Result<Graph, GraphError> {
+    let mut count = 0;
+    recognise(graph)?.rewrite(&mut |b, node, operands| {
+        let attention = of_tiles(node, operands)?;
+        let (_, captures) = attention.seed_and_captures(&operands[3..]);
+        let scores = attention.all_scores([operands[0], operands[1]], (&node.regions, captures));
+        let kept = |&threshold: &f64| {
+            let kept = kept_tiles(scores, threshold).convert(DType::F32);
+            kept.sum(&[0, 1, 2, 3]).reshape([1usize])
+        };
+        let all: Vec<Expr<'_>> = thresholds.iter().map(kept).collect();
+        b.output(&format!("{KEPT_TILES}{count}"), b.concat(&all, 0));
+        let visible = kept(&f64::MIN_POSITIVE).reshape(Shape::default());
+        b.output(&format!("{VISIBLE_TILES}{count}"), visible);
+        count += 1;
+        None
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use overdrive_ir::eval::eval_tensors;
+    use overdrive_ir::eval::{eval_tensors, philox};
     use overdrive_ir::ops::Dropout;
     use overdrive_ir::{Builder, Tensor, TensorType};
 
@@ -109,6 +138,35 @@ mod tests {
         };
         assert_eq!(count(2.0), [8.0, 8.0]);
         assert_eq!(count(-2.0), [6.0, 8.0]);
+    }
+
+    #[test]
+    fn counts_at_thresholds_are_those_of_attention_that_skips() {
+        let own = graph([192, 192], None);
+        let inputs: Vec<Tensor> = (0..2u64)
+            .map(|site| {
+                // The last 64 positions have products that are larger than the others.
+                let raised = |(i, x)| if i / 8 % 192 < 128 { x } else { x + 2.0 };
+                let drawn = philox::normals(3, site).take(2 * 192 * 8).enumerate();
+                let drawn: Vec<f64> = drawn.map(raised).collect();
+                Tensor::from_f64(DType::F32, [1, 2, 192, 8], &drawn)
+            })
+            .collect();
+        let thresholds = [0.9, 0.3, 0.01];
+        let counting = count_at_thresholds(&own, &thresholds).expect("names are new");
+        let all = eval_tensors(&counting, &inputs);
+        let expected: Vec<[f64; 2]> = thresholds
+            .iter()
+            .map(|&threshold| {
+                let (skipping, _) = skip_tiles(&own, threshold).expect("it is in range");
+                let found = eval_tensors(&count_tiles(&skipping).expect("new names"), &inputs);
+                [0, 1].map(|output| found[output].to_f64()[0])
+            })
+            .collect();
+        assert_eq!(all[0].to_f64(), expected.iter().map(|[kept, _]| *kept).collect::<Vec<_>>());
+        assert!(expected.iter().all(|[_, visible]| all[1].to_f64() == [*visible]));
+        let [kept, visible] = expected[0];
+        assert!(kept < visible, "{expected:?}");
     }
 
     #[test]

@@ -43,17 +43,14 @@ impl OtherAttention {
             return Ok(Some(Self::Float8));
         }
         let Some(share) = options.gate else { return Ok(None) };
-        let file = Path::new(model).join(GATE);
-        if !file.is_file() {
+        let Some((tile, by)) = gate_of((model, read))? else {
             return Err(Failure::bad_input(format!(
                 "--attention-gate {share}: expected a folder with {GATE}, found none in `{model}`; \
                  make one of a folder in Hugging Face's format: overdrive train FOLDER --data TEXT \
                  --gate 64 -o DIR"
             )));
-        }
-        check_model(&file, read)?;
-        let (tile, states) = read_gate(&file)?;
-        Ok(Some(Self::Unchosen(ChosenTiles { tile, share, by: TileScores::Gate(states) })))
+        };
+        Ok(Some(Self::Unchosen(ChosenTiles { tile, share, by })))
     }
 
     /// As many tiles, chosen by place, where a gate has chosen.
@@ -142,6 +139,19 @@ impl TrainedGate<'_> {
         let facts = BTreeMap::from([(MODEL.to_owned(), model.checksum())]);
         safetensors::write_described(file, &states, facts).map_err(Failure::harness)
     }
+}
+
+/// The gate in the folder of a model, if there is one: queries and keys of a tile, and its scores.
+pub(crate) fn gate_of(
+    (model, read): (&str, &Model),
+) -> Result<Option<(usize, TileScores)>, Failure> {
+    let file = Path::new(model).join(GATE);
+    if !file.is_file() {
+        return Ok(None);
+    }
+    check_model(&file, read)?;
+    let (tile, states) = read_gate(&file)?;
+    Ok(Some((tile, TileScores::Gate(states))))
 }
 
 /// Errs unless the gate in a file has learnt the attention of this model.

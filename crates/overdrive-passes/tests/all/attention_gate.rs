@@ -166,6 +166,34 @@ fn tiles_by_place_are_the_first_and_the_nearest() {
 }
 
 #[test]
+fn random_tiles_are_of_their_seed_and_as_many() {
+    let counted = |seed| {
+        let by = TileScores::Random(seed);
+        eval_tensors(&chosen(0.5, by).skip_and_count(&attention(Mask::Causal)).unwrap(), &inputs())
+    };
+    let [found, again, other] = [3, 3, 4].map(counted);
+    for found in [&found, &other] {
+        assert_eq!(found[0].to_f64(), [12.0 * (B * H) as f64]);
+    }
+    assert_eq!(found[2], again[2]);
+    assert_ne!(found[2], other[2]);
+    // A row of three tiles keeps the one on the diagonal and one of the two before it.
+    let [q, k, v] = &inputs();
+    let t = 2 * TILE + 1;
+    let heads = (0..H).map(|head| {
+        let at_kept = |other| {
+            let weights = weights([q, k], [1, head, t], Mask::Causal, &[2, other]);
+            let expected: f64 =
+                (0..T).map(|key| weights[key] * at(v, [1, head / (H / HKV), key, 2])).sum();
+            (at(&found[2], [1, head, t, 2]) - expected).abs() < 1e-5
+        };
+        [0, 1].map(at_kept)
+    });
+    let heads: Vec<[bool; 2]> = heads.collect();
+    assert!(heads.iter().all(|[a, b]| a != b), "{heads:?}");
+}
+
+#[test]
 fn a_share_of_zero_changes_nothing() {
     let graph = attention(Mask::Causal);
     let (same, _) = chosen(0.0, TileScores::Gate(gate())).skip(&graph).unwrap();

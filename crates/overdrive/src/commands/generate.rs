@@ -3,6 +3,7 @@
 mod asked;
 mod attending;
 mod judged;
+mod policies;
 mod rank;
 mod several;
 mod whole;

@@ -52,6 +52,7 @@ mod regress;
 mod results;
 mod run_model;
 mod signals;
+mod sparse_attention;
 mod tables;
 mod tokens;
 mod usage;

@@ -7,7 +7,7 @@
 //! many chosen by place.
 
 use super::asked::{Generation, failure, joined};
-use super::whole;
+use super::{policies, whole};
 use crate::asked_attention::OtherAttention;
 use crate::failure::Failure;
 use crate::model::Model;
@@ -43,7 +43,7 @@ struct Judged {
 }
 
 /// Perplexity of windows of one length.
-fn perplexity(windows: &[f64]) -> f64 {
+pub(super) fn perplexity(windows: &[f64]) -> f64 {
     (windows.iter().sum::<f64>() / windows.len() as f64).exp()
 }
 
@@ -72,7 +72,8 @@ pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<
         )));
     }
     let other = asked.attending.as_ref().map(|attending| &attending.attention);
-    let longest = other.map_or(WINDOW, |_| LONGEST_WHOLE);
+    let policies = asked.arguments.attention_policies;
+    let longest = if policies || other.is_some() { LONGEST_WHOLE } else { WINDOW };
     let window = longest.min(pretrained.context());
     // Windows of one length, so that each weighs the same; a shorter text is one window.
     let window = window.min(tokens.len());
@@ -91,6 +92,9 @@ pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<
              each, so that all weigh the same",
             tokens.len()
         );
+    }
+    if policies {
+        return policies::judge(asked, (pretrained, &windows), stop);
     }
     if let Some(other) = other {
         return judge_attention(asked, (pretrained, &windows), other, stop);
@@ -184,14 +188,14 @@ fn facts(found: &Judged) -> serde_json::Value {
 }
 
 /// Perplexity of one way over another, in percent.
-struct Loss {
-    percent: f64,
-    /// With 95 % confidence; none of a single window.
-    interval_percent: Option<[f64; 2]>,
+pub(super) struct Loss {
+    pub(super) percent: f64,
+    /// With 95 % confidence; none of fewer than six windows.
+    pub(super) interval_percent: Option<[f64; 2]>,
 }
 
 /// The loss of windows over the same windows read otherwise, and its interval in words.
-fn compared(windows: &[f64], before: &[f64]) -> (Loss, String) {
+pub(super) fn compared(windows: &[f64], before: &[f64]) -> (Loss, String) {
     let differences: Vec<f64> =
         windows.iter().zip(before).map(|(one, other)| one - other).collect();
     let percent = |nats: f64| 100.0 * nats.exp_m1();
