@@ -1,5 +1,5 @@
 //! Decoding with a cache of keys and values: one executable per length of prompt, one for every
-//! next token.
+//! next token, one for several next tokens in one run.
 //!
 //! All of them share one `State` by name: weights that no call changes, and caches that are updated
 //! where they are. A decoder beside another reads the same weights. The caches may be of several
@@ -10,10 +10,12 @@
 //! Invariant: no byte of a cache behind a sequence's present position, and none of another
 //! sequence, reaches its logits.
 
-use super::likeliest::{Choosing, MOST, write_integers};
+mod several;
+
+use super::likeliest::{Choosing, MOST, likeliest_alone, write_integers};
 use super::pages::PagePool;
 use super::{DecodeError, Decoder, LanguageModel};
-use overdrive_ir::{Backend, Buffer, DType, Graph, Mode, Session, State, Tuning};
+use overdrive_ir::{Backend, Buffer, DType, Graph, Mode, Session, State, Tensor, Tuning};
 use overdrive_models::{CacheCodes, Caches, Pages, Span};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -30,12 +32,20 @@ pub struct CachedDecoder<'a> {
     state: State,
     caches: Caches,
     cache_bytes: u64,
-    compiled: BTreeMap<Span, CachedSession>,
+    compiled: BTreeMap<(Span, Gives), CachedSession>,
     /// A step that chooses by itself, once it was wanted.
     choosing: Option<Choosing>,
     /// Tokens of each sequence whose keys are in the caches; none where it has not begun.
     seen: Vec<usize>,
     pool: Option<PagePool>,
+}
+
+/// The output of a session.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Gives {
+    Logits,
+    /// The likeliest token by each row of logits.
+    Likeliest,
 }
 
 /// A session with its buffers: `x`, `position`, `pages` where there are any, or of a prompt among
@@ -137,27 +147,35 @@ impl<'a> CachedDecoder<'a> {
         Ok(Self { mode, state, caches, cache_bytes, compiled, choosing: None, seen, pool, ..*self })
     }
 
-    fn compile(&mut self, span: Span) -> Result<(), DecodeError> {
-        if self.compiled.contains_key(&span) {
+    fn compile(&mut self, (span, gives): (Span, Gives)) -> Result<(), DecodeError> {
+        if self.compiled.contains_key(&(span, gives)) {
             return Ok(());
         }
         let (backend, graph) = (self.backend, self.model.unloaded(span, self.format)?);
+        let graph = match gives {
+            Gives::Logits => graph,
+            Gives::Likeliest => likeliest_alone(&graph)?,
+        };
         let session = backend.compile(&graph, self.mode, &Tuning::default())?.session()?;
         let inputs = graph.inputs().iter().map(|port| backend.output(graph.ty(port.value)));
         let inputs = inputs.collect::<Result<_, _>>()?;
         let y = backend.output(graph.ty(graph.outputs()[0].value))?;
-        self.compiled.insert(span, CachedSession { session, inputs, outputs: [y] });
+        self.compiled.insert((span, gives), CachedSession { session, inputs, outputs: [y] });
         Ok(())
     }
 
     /// The logits of a call on these integers, an input each.
     fn call(&mut self, span: Span, given: &[&[usize]]) -> Result<Vec<f32>, DecodeError> {
-        self.compile(span)?;
+        Ok(self.run((span, Gives::Logits), given)?.to_f32())
+    }
+
+    fn run(&mut self, what: (Span, Gives), given: &[&[usize]]) -> Result<Tensor, DecodeError> {
+        self.compile(what)?;
         let CachedSession { session, inputs, outputs } =
-            self.compiled.get_mut(&span).expect("it was compiled above");
+            self.compiled.get_mut(&what).expect("it was compiled above");
         write_integers(self.backend, inputs, given)?;
         session.run(self.state.with(inputs, outputs))?.wait()?;
-        Ok(self.backend.download(&outputs[0])?.to_f32())
+        Ok(self.backend.download(&outputs[0])?)
     }
 
     /// The span that begins a sequence with so many tokens.
@@ -268,6 +286,13 @@ impl<'a> CachedDecoder<'a> {
             }
         }
         let ids: Vec<usize> = tokens.iter().map(|token| token.unwrap_or(0) as usize).collect();
+        let [positions, table] = self.places();
+        Ok([ids, positions, table])
+    }
+
+    /// The positions of the next tokens, and the table of pages.
+    fn places(&self) -> [Vec<usize>; 2] {
+        let Caches { sequences, capacity, .. } = self.caches;
         // A paused sequence writes to the place of its next token, or to nobody's page: nobody
         // looks there before.
         let positions: Vec<usize> = self.seen.iter().map(|&seen| seen.min(capacity - 1)).collect();
@@ -275,8 +300,7 @@ impl<'a> CachedDecoder<'a> {
             let each = pool.of(capacity);
             (0..sequences).flat_map(|sequence| pool.row(sequence, each)).collect()
         };
-        let table = self.pool.as_ref().map_or(vec![], table);
-        Ok([ids, positions, table])
+        [positions, self.pool.as_ref().map_or(vec![], table)]
     }
 
     fn end_steps(&mut self, tokens: &[Option<u32>], steps: usize) {
@@ -317,10 +341,10 @@ impl<'a> CachedDecoder<'a> {
 
 impl Decoder for CachedDecoder<'_> {
     fn prepare(&mut self, prompt: usize, likeliest: bool) -> Result<(), DecodeError> {
-        self.compile(self.prefill(prompt)?)?;
+        self.compile((self.prefill(prompt)?, Gives::Logits))?;
         match likeliest {
             true => self.compile_choosing(),
-            false => self.compile(Span::Step { caches: self.caches }),
+            false => self.compile((Span::Step { caches: self.caches }, Gives::Logits)),
         }
     }
 

@@ -1,12 +1,13 @@
-//! A step that chooses the likeliest token on the device, where the next step finds it.
+//! Graphs that choose the likeliest token on the device. A step leaves it where the next step finds
+//! it; a run of several tokens gives one for each.
 //!
-//! The host then waits once for several tokens, and no logits travel. Invariant: the token is that
+//! The host then waits once for several steps, and no logits travel. Invariant: the token is that
 //! of `Sampling::GREEDY`, the first of the largest logits.
 
 use crate::DecodeError;
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Builder, Compare, DType, Graph, GraphError, Mode, Port, Reducer,
-    Session, State, Tensor, TensorType, Tuning,
+    Backend, BackendError, Buffer, Builder, Compare, DType, Expr, Graph, GraphError, Mode, Port,
+    Reducer, Session, State, Tensor, TensorType, Tuning,
 };
 
 /// Most tokens of each sequence that are chosen before the host looks.
@@ -33,29 +34,56 @@ fn chosen(step: &Graph, capacity: usize) -> Result<Graph, GraphError> {
     let of = |port: &Port| map[port.value.0 as usize];
     let [x, position] = ["x", "position"].map(|name| of(&step.inputs()[place(step, name)]));
     let logits = of(&step.outputs()[0]);
-    let [sequences, vocabulary] = [0, 1].map(|axis| logits.size(axis));
+    let sequences = logits.size(0);
     let made = b.input("made", TensorType::new(DType::I32, [MOST, sequences]));
 
-    let places = b.iota(DType::I32, [sequences, vocabulary], 1);
-    let none = places.constant(vocabulary as f64);
-    let largest = logits.reduce_keep(Reducer::Max, &[1]);
-    let of_largest = logits.compare(Compare::Eq, largest).select(places, none);
-    let first = of_largest.reduce_keep(Reducer::Min, &[1]);
-    let [low, high] = [f64::NEG_INFINITY, f64::INFINITY].map(|end| largest.constant(end));
-    let below = largest.compare(Compare::Lt, high).select(first, none);
-    let token = largest.compare(Compare::Gt, low).select(below, none);
+    let token = first_of_largest(logits);
 
     b.output("next.x", token.reshape(x.shape()));
     let last = position.constant(capacity.saturating_sub(1) as f64);
     b.output("next.position", (position + position.constant(1.0)).min(last));
     let earlier = made.slice_axis(0, 1, MOST);
     b.output("next.made", b.concat(&[earlier, token.reshape([1, sequences])], 0));
-    for state in step.states() {
+    update_states(&b, step, &map);
+    b.finish()
+}
+
+/// The graph with the likeliest tokens, i32 `[S, N]`, in place of its logits `[S, N, V]`; -1 where
+/// the largest logit is no finite number.
+pub(crate) fn likeliest_alone(graph: &Graph) -> Result<Graph, GraphError> {
+    let b = Builder::new(graph.name());
+    let map = b.append(graph)?;
+    let logits = map[graph.outputs()[0].value.0 as usize];
+    let [sequences, tokens, vocabulary] = [0, 1, 2].map(|axis| logits.size(axis));
+    let token = first_of_largest(logits.reshape([sequences * tokens, vocabulary]));
+    let is_one = token.compare(Compare::Lt, token.constant(vocabulary as f64));
+    let token = is_one.select(token, token.constant(-1.0));
+    b.output("likeliest", token.reshape([sequences, tokens]));
+    update_states(&b, graph, &map);
+    b.finish()
+}
+
+/// Updates the states of a graph that was appended, as it does.
+fn update_states(b: &Builder, graph: &Graph, map: &[Expr<'_>]) {
+    for state in graph.states() {
         if let Some(update) = state.update {
             b.update(&state.name, map[update.0 as usize]);
         }
     }
-    b.finish()
+}
+
+/// The first of the largest logits `[n, V]` of each row, i32 `[n, 1]`; V where that is no finite
+/// number.
+fn first_of_largest(logits: Expr<'_>) -> Expr<'_> {
+    let [rows, vocabulary] = [0, 1].map(|axis| logits.size(axis));
+    let places = logits.builder().iota(DType::I32, [rows, vocabulary], 1);
+    let none = places.constant(vocabulary as f64);
+    let largest = logits.reduce_keep(Reducer::Max, &[1]);
+    let of_largest = logits.compare(Compare::Eq, largest).select(places, none);
+    let first = of_largest.reduce_keep(Reducer::Min, &[1]);
+    let [low, high] = [f64::NEG_INFINITY, f64::INFINITY].map(|end| largest.constant(end));
+    let below = largest.compare(Compare::Lt, high).select(first, none);
+    largest.compare(Compare::Gt, low).select(below, none)
 }
 
 /// Fills these inputs with integers, one list for each; an empty list leaves its input as it is.

@@ -43,9 +43,15 @@ impl PagePool {
         Err(DecodeError::Pages { tokens, needed, size: self.pages.size.get(), found, count })
     }
 
+    /// Takes the pages of a sequence back that its first tokens do not lie in.
+    pub(crate) fn shrink(&mut self, sequence: usize, tokens: usize) {
+        let kept = self.pages.of(tokens).min(self.taken[sequence].len());
+        self.free.extend(self.taken[sequence].drain(kept..).rev());
+    }
+
     /// Takes all pages of a sequence back.
     pub(crate) fn leave(&mut self, sequence: usize) {
-        self.free.extend(self.taken[sequence].drain(..).rev());
+        self.shrink(sequence, 0);
     }
 
     /// The pages of a sequence that its first tokens lie in, as many as asked for; 0, nobody's,
@@ -79,6 +85,10 @@ mod tests {
         assert_eq!(pool.row(1, 2).collect::<Vec<_>>(), [2, 3], "a prompt fills its first pages");
         assert!(pool.grow(0, 9).is_err());
         assert_eq!(pool.row(0, 3).collect::<Vec<_>>(), [1, 5, 0], "a refusal takes nothing");
+        pool.shrink(1, 4);
+        assert_eq!(pool.row(1, 3).collect::<Vec<_>>(), [2, 0, 0], "one is enough for four");
+        pool.grow(1, 9).unwrap();
+        assert_eq!(pool.row(1, 3).collect::<Vec<_>>(), [2, 3, 4]);
         pool.leave(1);
         pool.grow(0, 20).unwrap();
         let mut all: Vec<usize> = pool.row(0, 5).collect();

@@ -1,8 +1,8 @@
-//! Which part of a sequence a decoder's graph computes: all of it, its beginning, or its next
-//! token.
+//! Which part of a sequence a decoder's graph computes: all of it, its beginning, its next token,
+//! or several next tokens.
 //!
 //! A decoder is one function of the tokens; computing it token by token needs the keys and values
-//! of those before (`cache`). The graphs of a beginning and of a next token declare caches alike,
+//! of those before (`cache`). The graphs of a beginning and of next tokens declare caches alike,
 //! and so share them. New keys and values are written in place at positions that are data, so that
 //! one executable serves every position. Invariant: all spans give the same logits for the
 //! same token after the same tokens, but for what a cache of codes rounds. Other sequences and
@@ -11,7 +11,7 @@
 use crate::cache::{Caches, Kept, Places, rows_of, start_of};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
-use overdrive_ir::{Binary, Builder, Compare, DType, Dim, Expr, Prim, Tensor, TensorType};
+use overdrive_ir::{Binary, Builder, Compare, DType, Dim, Expr, Prim, Shape, Tensor, TensorType};
 
 /// The part of a sequence that a decoder's graph computes.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -35,6 +35,16 @@ pub enum Span {
     /// scalar for one sequence and else `[S]`. With pages it is always `[S]`, and `pages`, i32
     /// `[S, pages of C tokens]`, has the numbers of each sequence's pages, in order.
     Step {
+        /// The caches of earlier tokens.
+        caches: Caches,
+    },
+    /// Several more tokens of each sequence: x `[S, tokens]` to y `[S, tokens, V]`. The first ones
+    /// stand at `position`, always `[S]`, and the others behind it. A token that would stand behind
+    /// the end of the caches stands at their last place. There it must be the token that belongs
+    /// there. `pages` is as for `Step`.
+    Several {
+        /// N, tokens of each sequence.
+        tokens: usize,
         /// The caches of earlier tokens.
         caches: Caches,
     },
@@ -109,31 +119,46 @@ impl<'b> Sequence<'b> {
                 let places = Some(Places::Block(start_of(position, 4, 2)));
                 Self { span, ids, positions, position: Some(position), places, table: None }
             }
-            Span::Step { caches: Caches { sequences, capacity, pages, .. } } => {
-                let ids = ids(sequences.into(), 1.into()).reshape([1, sequences]);
-                let position = b.input("position", TensorType::new(DType::I64, [sequences]));
-                let each = b.iota(DType::I64, [sequences], 0);
-                let pair = |of: Expr<'b>, at: Expr<'b>| {
-                    b.concat(&[of, at].map(|x| x.reshape([sequences, 1])), 1)
-                };
-                let positions = position.convert(DType::I32);
-                let table = pages.map(|pages| {
-                    let each = [sequences, pages.of(capacity)];
-                    b.input("pages", TensorType::new(DType::I32, each))
-                });
-                let rows = match pages.zip(table) {
-                    None => pair(each, position),
-                    Some((pages, table)) => {
-                        let size = position.constant(pages.size.get() as f64);
-                        let page = pair(each, position.binary(Binary::Div, size));
-                        let page = table.gather(page, &[0, 1]).convert(DType::I64);
-                        pair(page, position.binary(Binary::Rem, size))
-                    }
-                };
-                let (position, places) = (Some(position), Some(Places::Rows(rows)));
-                Self { span, ids, positions, position, places, table }
-            }
+            Span::Step { caches } => Self::behind(b, (span, 1), caches),
+            Span::Several { tokens, caches } => Self::behind(b, (span, tokens), caches),
         }
+    }
+
+    /// The inputs of so many tokens of each sequence, behind those in its caches.
+    fn behind(b: &'b Builder, (span, tokens): (Span, usize), caches: Caches) -> Self {
+        let Caches { sequences, capacity, pages, .. } = caches;
+        let all = sequences * tokens;
+        let ids = b.input("x", TensorType::new(DType::I32, [sequences, tokens])).reshape([1, all]);
+        let first = b.input("position", TensorType::new(DType::I64, [sequences]));
+        // Of each token: its sequence, and its position.
+        let (each, position, flat) = match span {
+            Span::Several { .. } => {
+                let grid = [sequences, tokens];
+                let each = b.iota(DType::I64, grid, 0).reshape([all]);
+                let behind = b.iota(DType::I64, grid, 1);
+                let position = first.broadcast_in(&grid.into(), &[0]) + behind;
+                let last = position.constant(capacity.saturating_sub(1) as f64);
+                let position = position.min(last);
+                (each, position, position.reshape([all]))
+            }
+            _ => (b.iota(DType::I64, [sequences], 0), first, first),
+        };
+        let pair = |of: Expr<'b>, at: Expr<'b>| b.concat(&[of, at].map(|x| x.reshape([all, 1])), 1);
+        let positions = flat.convert(DType::I32);
+        let table = pages.map(|pages| {
+            b.input("pages", TensorType::new(DType::I32, [sequences, pages.of(capacity)]))
+        });
+        let rows = match pages.zip(table) {
+            None => pair(each, flat),
+            Some((pages, table)) => {
+                let size = flat.constant(pages.size.get() as f64);
+                let page = pair(each, flat.binary(Binary::Div, size));
+                let page = table.gather(page, &[0, 1]).convert(DType::I64);
+                pair(page, flat.binary(Binary::Rem, size))
+            }
+        };
+        let (position, places) = (Some(position), Some(Places::Rows(rows)));
+        Self { span, ids, positions, position, places, table }
     }
 
     /// `[batch, T]` and these.
@@ -165,17 +190,45 @@ impl<'b> Sequence<'b> {
                 self.kept(layer, [k, v], caches);
                 causal([q, k, v], scores)
             }
-            Span::Step { caches } => {
-                let position = self.position.expect("a step has a position");
-                // A sequence is an entry of the batch here: `[S, H, 1, D]`.
-                let apart = |x: Expr<'b>| match caches.sequences {
-                    1 => x,
-                    _ => x.transpose(&[2, 1, 0, 3]),
-                };
+            Span::Step { caches } | Span::Several { caches, .. } => {
+                let position = self.position.expect("these tokens have a position");
                 let kept = self.kept(layer, [k, v], caches);
                 let kept = self.table.map_or(kept, |table| kept.in_order(table));
-                apart(one_query(apart(q), kept, (position, scores)))
+                let out = queries(self.apart(q), kept, (position, scores));
+                self.together(out)
             }
+        }
+    }
+
+    /// `[1, H, S N, D]` as `[S, H, N, D]`: a sequence is an entry of the batch.
+    fn apart(&self, x: Expr<'b>) -> Expr<'b> {
+        match (self.span, &x.shape().0[..]) {
+            (Span::Step { caches: Caches { sequences: 2.., .. } }, _) => x.transpose(&[2, 1, 0, 3]),
+            (
+                Span::Several { tokens, caches: Caches { sequences: sequences @ 2.., .. } },
+                shape,
+            ) => {
+                let [_, heads, _, depth] = shape else { return x };
+                let all = [heads.clone(), sequences.into(), tokens.into(), depth.clone()];
+                x.reshape(Shape(all.into())).transpose(&[1, 0, 2, 3])
+            }
+            _ => x,
+        }
+    }
+
+    /// The inverse of `apart`.
+    fn together(&self, x: Expr<'b>) -> Expr<'b> {
+        match (self.span, &x.shape().0[..]) {
+            (Span::Step { caches: Caches { sequences: 2.., .. } }, _) => x.transpose(&[2, 1, 0, 3]),
+            (
+                Span::Several { tokens, caches: Caches { sequences: sequences @ 2.., .. } },
+                shape,
+            ) => {
+                let [_, heads, _, depth] = shape else { return x };
+                let all = [1.into(), heads.clone(), (sequences * tokens).into(), depth.clone()];
+                x.transpose(&[1, 0, 2, 3]).reshape(Shape(all.into()))
+            }
+            _ => x,
         }
     }
 
@@ -185,7 +238,8 @@ impl<'b> Sequence<'b> {
         Kept::write(layer, new, (places, caches))
     }
 
-    /// The rows of h `[batch, T, D]` that logits are computed for: all, or `[1, D]`, or `[S, D]`.
+    /// The rows of h `[batch, T, D]` that logits are computed for: all, or `[1, D]`, or `[S, D]`,
+    /// or `[S, N, D]`.
     pub(crate) fn wanted(&self, h: Expr<'b>, width: usize) -> Expr<'b> {
         match (self.span, self.position) {
             (Span::Prefill { .. }, Some(position)) => {
@@ -195,6 +249,7 @@ impl<'b> Sequence<'b> {
                 row.reshape([1, width])
             }
             (Span::Step { caches }, _) => h.reshape([caches.sequences, width]),
+            (Span::Several { tokens, caches }, _) => h.reshape([caches.sequences, tokens, width]),
             _ => h,
         }
     }
@@ -216,18 +271,19 @@ fn causal<'b>([q, k, v]: [Expr<'b>; 3], scores: ScoreOptions) -> Expr<'b> {
     q.attention_with([k, v], scores.attention(), regions, &[])[0]
 }
 
-/// Attention of one query of each sequence, `[S, H, 1, D]`, over the keys up to its `position` of
-/// caches `[S, Hkv, C, D]`.
-fn one_query<'b>(
+/// Attention of the queries `[S, H, N, D]` of each sequence, each over the keys up to its
+/// `position` of caches `[S, Hkv, C, D]`. `position` is a scalar or `[S]` for N = 1, else `[S, N]`.
+fn queries<'b>(
     q: Expr<'b>,
     kept: Kept<'b>,
     (position, scores): (Expr<'b>, ScoreOptions),
 ) -> Expr<'b> {
     let position_ty = [position.ty()];
-    let mask = mask_region(&position_ty, |[sequence, _, _, k], captures| {
+    let mask = mask_region(&position_ty, |[sequence, _, q, k], captures| {
         let position = match captures[0].rank() {
             0 => captures[0],
-            _ => captures[0].at(&[sequence]),
+            1 => captures[0].at(&[sequence]),
+            _ => captures[0].at(&[sequence, q]),
         };
         let k = k.convert(DType::I64);
         let mut visible = k.compare(Compare::Le, position);

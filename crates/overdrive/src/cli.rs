@@ -505,6 +505,17 @@ pub(crate) struct Generate {
     /// folder in Hugging Face's format or a .gguf file [default: in the format of --dtype]
     #[arg(long, value_name = "CODES")]
     pub cache: Option<CacheName>,
+    /// Proposes up to N tokens at a time, which one run of the model checks: those that the model
+    /// would choose itself are kept, so that the text stays the same. Without --draft it proposes
+    /// what followed the latest tokens earlier in the text. Pays off where proposals are often
+    /// right; the last line says so
+    #[arg(long, value_name = "N", conflicts_with = "judge",
+        value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub speculate: Option<u32>,
+    /// A smaller model of the same tokenizer that proposes the tokens: a folder in Hugging Face's
+    /// format or a .gguf file
+    #[arg(long, value_name = "MODEL", requires = "speculate")]
+    pub draft: Option<String>,
     /// Attention.
     #[command(flatten)]
     pub attention: AttentionOptions,

@@ -85,8 +85,8 @@ fn several_prompts_give_what_each_gives_alone() {
         heard[prompt].push(token);
         true
     };
-    let made =
-        generate_all(&mut decoder, &prompts, (&chooser, &limits), &clock, &mut each).unwrap();
+    let made = generate_all((&mut decoder, None), &prompts, (&chooser, &limits), &clock, &mut each)
+        .unwrap();
     for (index, (prompt, made)) in prompts.iter().zip(&made).enumerate() {
         let mut one = CachedDecoder::new(target, &model, 32).unwrap();
         let own = Sampling { seed: 4 + index as u64, ..sampling };
@@ -97,10 +97,11 @@ fn several_prompts_give_what_each_gives_alone() {
         assert_eq!(made.times_ns.len(), 12);
     }
     let mut told = 0;
-    let stopped = generate_all(&mut decoder, &prompts, (&chooser, &limits), &clock, &mut |_, _| {
-        told += 1;
-        told < 5
-    });
+    let stopped =
+        generate_all((&mut decoder, None), &prompts, (&chooser, &limits), &clock, &mut |_, _| {
+            told += 1;
+            told < 5
+        });
     let tokens: usize = stopped.unwrap().iter().map(|made| made.tokens.len()).sum();
     assert_eq!(tokens, told, "nothing is made after the word to end");
 }

@@ -9,5 +9,6 @@ mod cached;
 mod coded_caches;
 mod likeliest;
 mod pages;
+mod speculation;
 #[path = "../../../overdrive-studies/tests/all/tiny.rs"]
 mod tiny;

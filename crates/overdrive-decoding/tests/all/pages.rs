@@ -130,7 +130,7 @@ fn texts_that_wait_for_pages_are_those_that_never_waited() {
             };
             let chooser = Chooser::new(&Sampling::GREEDY, None);
             let how = (&chooser, &limits);
-            let made = generate_all(decoder, &prompts, how, &clock, &mut each)?;
+            let made = generate_all((decoder, None), &prompts, how, &clock, &mut each)?;
             Ok::<_, overdrive_decoding::DecodeError>(
                 made.into_iter().map(|text| text.tokens).collect::<Vec<_>>(),
             )

@@ -39,7 +39,8 @@ fn tokens(
     let mut one = of(Caches::of_one(32));
     let text = generate(&mut one, &prompts[2], how, &clock, &mut |_| true).unwrap();
     let mut several = of(Caches::of(2, 32));
-    let texts = generate_all(&mut several, &prompts, how, &clock, &mut |_, _| true).unwrap();
+    let texts =
+        generate_all((&mut several, None), &prompts, how, &clock, &mut |_, _| true).unwrap();
     [text].into_iter().chain(texts).map(|text| text.tokens).collect()
 }
 

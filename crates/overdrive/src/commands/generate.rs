@@ -1,5 +1,6 @@
 //! `overdrive generate`: continues a text, and says how fast.
 
+mod ahead;
 mod asked;
 mod attending;
 mod judged;
@@ -15,10 +16,11 @@ use crate::failure::Failure;
 use crate::model::{self, Model};
 use crate::terminal::{self, note, say};
 use crate::text::{self, TextStream};
+use ahead::Way;
 use asked::{Generation, failure, joined};
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
-use overdrive::decoding::{Decoder, Generated, Limits, WindowDecoder, generate as decode};
+use overdrive::decoding::{Generated, Limits, WindowDecoder};
 use overdrive::models::Caches;
 use overdrive_process::Stop;
 use serde_json::json;
@@ -48,7 +50,8 @@ fn as_rank(launched: Option<Launched>, arguments: &Generate, stop: &Stop) -> Res
         Some(rank) => model::load_part(&arguments.model, rank.communicator.as_ref())?,
         None => model::load(&arguments.model)?,
     };
-    let asked = Generation::new(arguments, &model, rank.as_ref())?;
+    let draft = ahead::draft(arguments, &model)?;
+    let asked = Generation::new(arguments, (&model, draft.as_ref()), rank.as_ref())?;
     match (&arguments.judge, &arguments.prompts, &arguments.prompt) {
         (Some(file), ..) => judged::judge(&asked, file, stop),
         (None, Some(file), _) => several::generate(asked, file, stop),
@@ -64,12 +67,16 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
         rank::check(rank, &asked, std::slice::from_ref(&prompt))?;
     }
     let most = asked.max_tokens();
-    let (mut decoder, ends, bytes): (Box<dyn Decoder>, &[u32], Option<u64>) = match model {
+    let (mut way, ends, bytes): (Way<'_>, &[u32], Option<u64>) = match model {
         Model::Pretrained(pretrained) => {
             let caches = Caches::of_one(prompt.len().saturating_add(most));
             let decoder = asked.cached(pretrained, caches)?;
             let bytes = decoder.cache_bytes();
-            (Box::new(decoder), &pretrained.ends, Some(bytes))
+            let way = match asked.speculation(&decoder)? {
+                Some(speculation) => Way::Ahead(Box::new((decoder, speculation))),
+                None => Way::Single(Box::new(decoder)),
+            };
+            (way, &pretrained.ends, Some(bytes))
         }
         Model::Template(_) | Model::Onnx(_) => {
             let graph = model.bind(&[("batch".to_owned(), 1)].into())?.graph;
@@ -84,12 +91,13 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
                  every token"
             );
             let target = (asked.opened.backend.as_ref(), asked.mode);
-            (Box::new(WindowDecoder::new(target, &graph).map_err(failure)?), &[], None)
+            let decoder = WindowDecoder::new(target, &graph).map_err(failure)?;
+            (Way::Single(Box::new(decoder)), &[], None)
         }
     };
     let clock = SystemClock::new();
     let start = clock.now_ns();
-    decoder.prepare(prompt.len(), asked.chooser().is_greedy()).map_err(failure)?;
+    way.prepare(prompt.len(), asked.chooser().is_greedy()).map_err(failure)?;
     let prepare_s = (clock.now_ns() - start) as f64 / 1e9;
 
     let _text_so_far = stop.heed();
@@ -105,7 +113,7 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
     };
     let limits = Limits { tokens: most, ends };
     let chooser = asked.chooser();
-    let made = decode(decoder.as_mut(), &prompt, (&chooser, &limits), &clock, &mut |token| {
+    let made = way.generate(&prompt, (&chooser, &limits), &clock, &mut |token| {
         show(stream.push(token)) && !stop.is_requested()
     });
     let made = made.map_err(failure)?;
@@ -117,11 +125,13 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
             "prepare_s": prepare_s, "cache_bytes": bytes,
             "first_token_s": made.first_token_s(), "tokens_per_second": made.tokens_per_second(),
         });
-        say!("{:#}", joined(asked.facts(), own))?;
+        let ahead = way.speculation().map_or(json!({}), |ahead| asked.facts_ahead(ahead));
+        say!("{:#}", joined(joined(asked.facts(), own), ahead))?;
     } else if asked.speaks() {
         say!("")?;
         let caches = bytes.map_or(String::new(), |bytes| asked.caches(bytes));
-        note!("{}{}{caches}", asked.weights(), figures(&made, prompt.len(), prepare_s));
+        let ahead = way.speculation().map_or(String::new(), ahead::told);
+        note!("{}{}{caches}{ahead}", asked.weights(), figures(&made, prompt.len(), prepare_s));
     }
     let count = format!("{} of {most} tokens were made", made.tokens.len());
     asked.end((stop, chooser.goes_on()), count)

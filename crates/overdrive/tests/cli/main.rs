@@ -53,6 +53,7 @@ mod results;
 mod run_model;
 mod signals;
 mod sparse_attention;
+mod speculate;
 mod tables;
 mod tokens;
 mod usage;

@@ -26,6 +26,8 @@ const TOKENS: usize = 64;
 pub(super) struct Generation<'a> {
     pub(super) arguments: &'a Generate,
     pub(super) model: &'a Model,
+    /// The model that proposes tokens.
+    pub(super) draft: Option<&'a Pretrained>,
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) opened: Opened,
     pub(super) mode: Mode,
@@ -43,7 +45,7 @@ pub(super) struct Generation<'a> {
 impl<'a> Generation<'a> {
     pub(super) fn new(
         arguments: &'a Generate,
-        model: &'a Model,
+        (model, draft): (&'a Model, Option<&'a Model>),
         rank: Option<&'a Rank>,
     ) -> Result<Self, Failure> {
         let tokenizer = text::tokenizer(model)?;
@@ -80,9 +82,14 @@ impl<'a> Generation<'a> {
             Model::Template(_) | Model::Onnx(_) => None,
         };
         let sampling = sampling(arguments)?;
+        let draft = draft.and_then(|draft| match draft {
+            Model::Pretrained(draft) => Some(draft.as_ref()),
+            Model::Template(_) | Model::Onnx(_) => None,
+        });
         Ok(Self {
             arguments,
             model,
+            draft,
             tokenizer,
             opened,
             mode,

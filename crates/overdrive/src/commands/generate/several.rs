@@ -1,7 +1,7 @@
 //! `overdrive generate --prompts FILE`: continues each line of a file, several at a time.
 
 use super::asked::{Generation, failure, joined};
-use super::rank;
+use super::{ahead, rank};
 use crate::cli::Generate;
 use crate::failure::Failure;
 use crate::model::Model;
@@ -9,7 +9,7 @@ use crate::terminal::{self, note, say};
 use crate::text::{self, TextStream, counted};
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
-use overdrive::decoding::{Decoder, Generated, LanguageModel, Limits, generate_all};
+use overdrive::decoding::{Generated, LanguageModel, Limits, generate_all};
 use overdrive::files;
 use overdrive::models::{Caches, Pages};
 use overdrive_process::Stop;
@@ -78,10 +78,12 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
     let is_long = capacity > pretrained.context();
     let mut decoder =
         decoder.map_err(|failure| if is_long { of_line(of_longest, failure) } else { failure })?;
+    let mut speculation = asked.speculation(&decoder)?;
     let clock = SystemClock::new();
     let start = clock.now_ns();
     for prompt in &prompts {
-        decoder.prepare(prompt.len(), asked.chooser().is_greedy()).map_err(failure)?;
+        let with = (&mut decoder, speculation.as_mut());
+        ahead::prepare(with, prompt.len(), asked.chooser().is_greedy()).map_err(failure)?;
     }
     let prepare_s = (clock.now_ns() - start) as f64 / 1e9;
 
@@ -90,7 +92,8 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
     let start = clock.now_ns();
     let chooser = asked.chooser().with_numbers(&numbers);
     let how = (&chooser, &limits);
-    let made = generate_all(&mut decoder, &prompts, how, &clock, &mut |_, _| !stop.is_requested());
+    let with = (&mut decoder, speculation.as_mut());
+    let made = generate_all(with, &prompts, how, &clock, &mut |_, _| !stop.is_requested());
     let made = made.map_err(failure)?;
     let total_s = (clock.now_ns() - start) as f64 / 1e9;
     let tokens: usize = made.iter().map(|text| text.tokens.len()).sum();
@@ -115,7 +118,8 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
             "batch": batch, "prepare_s": prepare_s, "total_s": total_s,
             "cache_bytes": decoder.cache_bytes(), "tokens_per_second": rate, "texts": texts,
         });
-        say!("{:#}", joined(asked.facts(), own))?;
+        let ahead = speculation.as_ref().map_or(json!({}), |ahead| asked.facts_ahead(ahead));
+        say!("{:#}", joined(joined(asked.facts(), own), ahead))?;
     } else if asked.speaks() {
         for ((line, prompt), text) in texts.iter().zip(&written) {
             let name: String = prompt.chars().take(NAMED).collect();
@@ -124,10 +128,11 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
         }
         note!(
             "{}{} texts, {batch} at a time, {tokens} tokens made in {total_s:.2} s: {rate:.1} \
-             tokens/s in all, prompts included; compiled in {prepare_s:.2} s{}",
+             tokens/s in all, prompts included; compiled in {prepare_s:.2} s{}{}",
             asked.weights(),
             made.len(),
-            asked.caches(decoder.cache_bytes())
+            asked.caches(decoder.cache_bytes()),
+            speculation.as_ref().map_or(String::new(), ahead::told)
         );
     }
     asked.end((stop, chooser.goes_on()), format!("{tokens} tokens were made"))
