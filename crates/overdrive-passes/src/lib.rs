@@ -106,6 +106,6 @@ pub use separate::{Piece, separate};
 pub use shard::{BadContextExchange, ContextExchange, ShardError, Sharded, shard, shard_with};
 pub use skip_tiles::{KEPT_TILES, VISIBLE_TILES, count_at_thresholds, count_tiles, skip_tiles};
 pub use sparsify::{Pruning, Sparsified, compress, sparsify};
-pub use store::store;
+pub use store::{moves, store};
 pub use tensor_parallel::{ResidualStream, tensor_parallel};
 pub use to_f64::{compute_in_f64, to_f64};

@@ -17,8 +17,8 @@ use crate::rebuild::{in_order, live_beside};
 use crate::shard::ShardError;
 use label::{Label, is_gradient};
 use overdrive_ir::{
-    Builder, Channel, Compare, DType, Expr, Graph, GraphError, Mesh, Node, Origin, Prim, Reducer,
-    Tensor, Value,
+    Builder, Channel, Compare, DType, Expr, Graph, GraphError, Mesh, Node, Prim, Reducer, Tensor,
+    Value,
 };
 pub(crate) use send::{is_send, sends_on};
 use std::collections::{BTreeMap, HashMap};
@@ -34,6 +34,11 @@ pub fn of_batch(name: &str, batch: usize, batches: usize) -> String {
 /// The batch that a node works for, if stages work on several at once.
 pub(crate) fn batch(node: &Node) -> Option<usize> {
     Label::of(&node.scope)?.batch
+}
+
+/// The parameter that an optimizer keeps a state for: `w` of `optimizer.m.w`.
+fn parameter(state: &str) -> Option<&str> {
+    state.strip_prefix("optimizer.")?.split_once('.').map(|(_, parameter)| parameter)
 }
 
 /// The value where the rank is on this stage, elsewhere zeros.
@@ -263,13 +268,20 @@ impl Stages {
         let sends = graph.nodes().iter().filter_map(|node| node.op.prim().filter(|p| is_send(p)));
         let count = sends.filter_map(Prim::channel).map(Channel::ranks).next()?;
         let mut homes = BTreeMap::new();
+        // States, and conversions of them that no stage's layer makes for itself.
+        let states = graph.states().iter();
+        let mut read: BTreeMap<Value, &str> = states.map(|s| (s.value, s.name.as_str())).collect();
         for node in graph.nodes().iter().filter(|node| !is_gradient(&node.scope)) {
-            let Some(Label { stage, .. }) = Label::of(&node.scope) else { continue };
-            for &value in &node.operands {
-                if let Origin::State(state) = graph.origin(value) {
-                    let name = graph.states()[state].name.clone();
+            let names = node.operands.iter().filter_map(|value| read.get(value).copied());
+            let names: Vec<&str> = names.collect();
+            if let Some(Label { stage, .. }) = Label::of(&node.scope) {
+                for name in names {
+                    let name = parameter(name).unwrap_or(name).to_owned();
                     homes.entry(name).and_modify(|home| *home = stage.min(*home)).or_insert(stage);
                 }
+            } else if let (Some(Prim::Convert { .. }), Some(name)) = (node.op.prim(), names.first())
+            {
+                read.insert(node.results[0], name);
             }
         }
         Some(Self { count, homes })
@@ -278,9 +290,7 @@ impl Stages {
     /// The stage that alone holds a state of the model, and what an optimizer keeps for it.
     pub fn home(&self, state: &str) -> Option<usize> {
         let of = |name: &str| self.homes.get(name).copied();
-        let parameter =
-            || state.strip_prefix("optimizer.")?.split_once('.').map(|(_, parameter)| parameter);
-        of(state).or_else(|| of(parameter()?))
+        of(state).or_else(|| of(parameter(state)?))
     }
 
     /// The value on this stage, elsewhere zeros.

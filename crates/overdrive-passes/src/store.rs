@@ -63,7 +63,7 @@ fn written_in_part(graph: &Graph, state: &StateDecl) -> bool {
 }
 
 /// Whether an op with these operands gives numbers of the first one and computes none.
-fn moves(op: &Operation, types: &[TensorType], regions: &[Graph]) -> bool {
+pub fn moves(op: &Operation, types: &[TensorType], regions: &[Graph]) -> bool {
     match op {
         Operation::Prim(prim) => matches!(
             prim,

@@ -3,6 +3,7 @@
 use crate::advice::advised;
 use crate::checkpoint::{Checkpoint, Keeper, PartFile, RunFacts};
 use crate::data::{Batch, Shifted, Split, Subset, hex};
+use crate::kept::stored;
 use crate::learner::learner;
 use crate::ranks::{Neighbours, Ranks, Votes};
 use crate::rise::Losses;
@@ -49,7 +50,8 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     if let Some(float8) = &recipe.float8 {
         observer.left_in_float(&left_in_float(&judged_by, float8));
     }
-    let judged = (&forward, Some(trainer.held()));
+    let read = stored(&forward, recipe)?;
+    let judged = (&read, Some(trainer.held()));
     let mut evaluator = Evaluator::of_rank(place, judged, (target, recipe.precision))?;
     let most = recipe.samples_of_look(evaluator.labels_of_sample());
     let looked_at = Subset::evenly(Arc::clone(run.validation), most);

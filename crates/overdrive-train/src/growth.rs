@@ -6,6 +6,7 @@
 //! is that of the step up to its gradients. Its outputs are numbers, so nothing but them is kept.
 //! All this happens after the event: a run that is well pays nothing.
 
+use crate::kept::stored;
 use crate::step::in_formats;
 use crate::{Recipe, TrainError, parameters};
 use overdrive_ir::ops::float8_linear::Float8Granularity;
@@ -80,7 +81,7 @@ impl Growth {
     /// As the step.
     pub(crate) fn of(graph: &Graph, recipe: &Recipe) -> Result<Self, TrainError> {
         let names: Vec<&str> = parameters(graph, recipe).map(|(name, _)| name).collect();
-        let graph = &in_formats(graph, recipe)?;
+        let graph = &in_formats(&stored(graph, recipe)?, recipe)?;
         let b = Builder::new(&format!("{}.growth", graph.name()));
         let values = b.append(graph)?;
         let value = |v: Value| values[v.0 as usize];

@@ -14,6 +14,7 @@
 use crate::TrainError;
 use crate::checkpoint::Region;
 use crate::data::Batch;
+use crate::kept::copied;
 use crate::step::{OPTIMIZER, is_kept};
 use overdrive_ir::{
     Axis, Builder, Communicator, Exchange, Expr, Graph, GraphError, Mesh, Node, Prim, Sharding,
@@ -77,9 +78,12 @@ fn is_matrix(graph: &Graph, state: &StateDecl) -> bool {
     optimized(state).is_none() && ty.dtype.is_float() && ty.rank() > 1
 }
 
-/// The name of the parameter whose state of the optimizer this is: `w` of `optimizer.m.w`.
+/// The name of the parameter whose state of the optimizer this is: `w` of `optimizer.m.w`. A copy
+/// lies as parameters do.
 pub(crate) fn optimized(state: &StateDecl) -> Option<&str> {
-    state.name.strip_prefix(OPTIMIZER)?.strip_prefix('.')?.split_once('.').map(|(_, name)| name)
+    let is_copy = copied(&state.name).is_some();
+    let own = state.name.strip_prefix(OPTIMIZER)?.strip_prefix('.')?.split_once('.');
+    own.filter(|_| !is_copy).map(|(_, name)| name)
 }
 
 /// Whether a dimension of a value that lies as `at` says can be divided among the ranks along

@@ -52,7 +52,7 @@ impl fmt::Display for Moments {
 const BLOCK: usize = 256;
 /// Elements of a block at least: a scale of 4 bytes then adds an eighth of a byte to each.
 const LEAST_BLOCK: usize = 32;
-/// Elements of a tensor at least. All smaller ones together are few bytes.
+/// Elements of a tensor at least.
 const LEAST: usize = 4096;
 
 /// Steps of the two-dimensional sequence, as parts of 2^32: the powers of 1 over the root of
@@ -110,7 +110,7 @@ impl Moments {
     /// theirs in f32, and so do those that no block of a useful size divides.
     pub(crate) fn layout(self, sizes: &[usize]) -> Layout {
         let whole = |moments| Layout { moments, view: sizes.to_vec(), blocks: sizes.len() };
-        if sizes.len() < 2 || sizes.iter().product::<usize>() < LEAST {
+        if is_small(sizes) {
             return whole(Self::F32);
         }
         match self {
@@ -118,6 +118,11 @@ impl Moments {
             Self::Fp8 => in_blocks(sizes).unwrap_or_else(|| whole(Self::F32)),
         }
     }
+}
+
+/// Whether a tensor of these extents keeps f32, since all of them together are few bytes.
+pub(crate) fn is_small(sizes: &[usize]) -> bool {
+    sizes.len() < 2 || sizes.iter().product::<usize>() < LEAST
 }
 
 /// The largest blocks of neighbours that divide a tensor.

@@ -1,7 +1,7 @@
 //! How a gradient changes a parameter: nodes of the step's graph, with moments as states.
 
 use crate::moments::{Moment, Sign, in_shape};
-use crate::{Moments, muon};
+use crate::{Moments, kept, muon};
 use overdrive_ir::ops::AdamW;
 use overdrive_ir::{DType, Expr};
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,8 @@ pub(crate) struct Shared<'b> {
     pub(crate) shorten: Option<Expr<'b>>,
     /// The format of moments, and the threshold at which this update rounds them, a u32 scalar.
     pub(crate) moments: (Moments, Expr<'b>),
+    /// The seed of the random bits that round parameters at this update, a u64 scalar.
+    pub(crate) seed: Expr<'b>,
     /// The format of the operands of an update's products.
     pub(crate) products: DType,
 }
@@ -100,7 +102,7 @@ impl Optimizer {
         let g = shared.shorten.map_or(g, |factor| g * factor);
         let replace_parameter = |new: Expr<'b>| {
             let new = shared.finite.select(new, in_shape(p, &new.sizes()));
-            p.builder().update(name, in_shape(new, &whole.sizes()));
+            kept::replace(name, new, shared.seed);
         };
         // Biases and the scales of norms are few and have no reason to be small (Loshchilov and
         // Hutter, appendix).

@@ -2,7 +2,7 @@
 //! weights.
 
 use crate::schedule::Decay;
-use crate::{Moments, Optimizer, Schedule, TrainError};
+use crate::{Moments, Optimizer, Parameters, Schedule, TrainError};
 use overdrive_ir::DType;
 use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_passes::{AttentionGate, Compression, Float8, Lora, Scaling};
@@ -24,11 +24,14 @@ pub struct Recipe {
     /// Format in which the optimizer keeps moments of matrices.
     #[serde(default, skip_serializing_if = "Moments::is_f32")]
     pub moments: Moments,
+    /// How the step keeps the parameters that it trains.
+    #[serde(default, skip_serializing_if = "Parameters::is_f32")]
+    pub parameters: Parameters,
     /// Learning rate of each step.
     pub schedule: Schedule,
     /// Largest norm of all gradients together; longer ones are shortened to it.
     pub clip_norm: Option<f64>,
-    /// Format of the operands of contractions; parameters and sums stay in f32.
+    /// Format of the operands of contractions; sums stay in f32.
     pub precision: DType,
     /// How linear layers are on codes of fp8; else they are in `precision` too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,6 +105,7 @@ impl Default for Recipe {
             seed: 1,
             optimizer: Optimizer::Adamw { betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.01 },
             moments: Moments::F32,
+            parameters: Parameters::F32,
             schedule: Schedule { peak: 2e-3, warmup: 50, decay: Decay::Cosine { to: 0.05 } },
             clip_norm: Some(1.0),
             precision: DType::F32,
@@ -195,6 +199,11 @@ impl Recipe {
         }
         if ![DType::F32, DType::BF16, DType::F16].contains(&self.precision) {
             return fault("precision", "f32, bf16 or f16", self.precision.to_string());
+        }
+        if (self.parameters, self.precision) == (Parameters::Masters, DType::F32) {
+            let expected = "`f32` or `stochastic`, or contractions in bf16 or f16: in f32 they \
+                            read masters themselves";
+            return fault("parameters", expected, "`masters`".to_owned());
         }
         let Some(float8) = &self.float8 else { return Ok(()) };
         let types = [("float8.forward", float8.forward), ("float8.gradient", float8.gradient)];

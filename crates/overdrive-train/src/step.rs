@@ -9,7 +9,7 @@
 
 use crate::hidden::hidden_matrices;
 use crate::optimizer::Shared;
-use crate::{LossScaling, Optimizer, Recipe, TrainError, moments};
+use crate::{LossScaling, Optimizer, Recipe, TrainError, kept, moments};
 use overdrive_ir::{
     Binary, Builder, Compare, DType, Expr, Graph, GraphError, Init, Mesh, StateDecl, TensorType,
     Unary, Value, gradients,
@@ -28,10 +28,11 @@ const SINCE: &str = "optimizer.since_scaled";
 /// Begins the names of sums of gradients of earlier batches.
 const SUM: &str = "optimizer.sum.";
 
-/// Whether the next step needs what this one makes of a state. Sums of gradients are zero between
-/// steps.
+/// Whether a checkpoint needs what a step makes of a state. Sums of gradients are zero between
+/// steps, and copies of parameters are made of them.
 pub(crate) fn is_kept(state: &StateDecl) -> bool {
-    state.update.is_some() && !state.name.starts_with(SUM)
+    let is_derived = state.name.starts_with(SUM) || kept::copied(&state.name).is_some();
+    state.update.is_some() && !is_derived
 }
 
 /// Keeps the quotient of a zero norm finite.
@@ -140,7 +141,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     let stages = Stages::of(graph);
     let suffix = if role == Role::Update { "step" } else { "accumulate" };
     let b = Builder::new(&format!("{}.{suffix}", graph.name()));
-    let values = b.append(graph)?;
+    let values = kept::append(&b, graph, &names, recipe);
     let loss_value = values[loss.0 as usize];
     let scaling = recipe.loss_scaling();
     let scale = scaling
@@ -156,8 +157,8 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     let weight = 1.0 / recipe.accumulate as f64;
     let divisor = scale.map(|s| s.unary(Unary::Reciprocal) * weight);
     let mut trained = Vec::new();
-    for ((name, value), gradient) in names.into_iter().zip(&wrt).zip(found) {
-        let p = values[value.0 as usize];
+    for (name, gradient) in names.into_iter().zip(found) {
+        let p = kept::read(&b, name);
         let g = gradient.unwrap_or_else(|| b.full(DType::F32, p.shape(), 0.0));
         let g = match divisor {
             Some(divisor) => g * divisor,
@@ -269,7 +270,8 @@ fn update<'b>(
     let shorten = recipe.clip_norm.map(|clip| (clip / (norm + TINY)).min(norm.constant(1.0)));
     // The range of f16 is too small for sums of products of moments.
     let products = if recipe.precision == DType::BF16 { DType::BF16 } else { DType::F32 };
-    let shared = Shared { lr, count, finite, shorten, moments, products };
+    let seed = kept::seed_of_step(count, recipe);
+    let shared = Shared { lr, count, finite, shorten, moments, seed, products };
     for &(name, p, g) in trained {
         let _scope = b.scope(name);
         recipe.optimizer.update((name, hidden.contains(name)), [p, g], shared);

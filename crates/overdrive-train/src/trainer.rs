@@ -8,6 +8,7 @@ use crate::checkpoint::{Checkpoint, SavedState, StatePart, StateParts};
 use crate::compiled::Compiled;
 use crate::data::Batch;
 use crate::held::{self, Held, Sharing, by_name};
+use crate::kept::{as_given, as_kept, copied};
 use crate::ranks::Ranks;
 use crate::step::{COUNT, Role, graph_of, is_kept, parameters};
 use crate::{Recipe, TrainError, training_step_on};
@@ -86,8 +87,10 @@ fn initial_state(
             other => backend.upload_to(tensor, other),
         };
         let is_models = model.states().iter().any(|known| known.name == declared.name);
-        let buffer = match initial(&declared.name) {
-            Some(tensor) if tensor.ty() == held.whole_type(&declared.name, ty) => {
+        let whole = held.whole_type(&declared.name, ty);
+        let given = initial(copied(&declared.name).unwrap_or(&declared.name));
+        let buffer = match given.map(|tensor| as_kept(tensor, whole.dtype)) {
+            Some(tensor) if tensor.ty() == whole => {
                 upload(&held.part(&declared.name, &tensor, rank))?
             }
             None if !is_models && space == Space::MAIN => {
@@ -124,6 +127,8 @@ pub struct Trainer<'a> {
     names: Vec<String>,
     /// States that a step changes: those parameters, and the optimizer's.
     changing: Vec<String>,
+    /// Copies of parameters, which follow them.
+    copies: Vec<String>,
     done: u64,
 }
 
@@ -194,6 +199,8 @@ impl<'a> Trainer<'a> {
         let names = parameters(graph, recipe).map(|(name, _)| name.to_owned()).collect();
         let changing = step.graph().states().iter().filter(|state| is_kept(state));
         let changing = changing.map(|state| state.name.clone()).collect();
+        let all = step.graph().states().iter().map(|state| state.name.clone());
+        let copies = all.filter(|name| copied(name).is_some()).collect();
         let (recipe, choices) = (recipe.clone(), tuning.choices);
         Ok(Self {
             backend,
@@ -206,6 +213,7 @@ impl<'a> Trainer<'a> {
             state,
             names,
             changing,
+            copies,
             done: 0,
         })
     }
@@ -406,14 +414,17 @@ impl<'a> Trainer<'a> {
         held.map(own).collect()
     }
 
-    /// States that all ranks bring as far as they hold them: whole on rank 0, as they were on any
-    /// other.
+    /// Parameters that all ranks bring as far as they hold them, in the model's format: whole on
+    /// rank 0, as they were on any other.
     pub(crate) fn gathered(&self, mut own: Tensors) -> Result<Tensors, TrainError> {
-        let Some(communicator) = self.ranks.0 else { return Ok(own) };
         let mut whole = Tensors::new();
         for name in &self.names {
-            let found = self.held.gathered(name, own.remove(name), communicator)?;
-            whole.extend(found.map(|tensor| (name.clone(), tensor)));
+            let part = own.remove(name);
+            let found = match self.ranks.0 {
+                Some(communicator) => self.held.gathered(name, part, communicator)?,
+                None => part,
+            };
+            whole.extend(found.map(|tensor| (name.clone(), as_given(tensor))));
         }
         Ok(whole)
     }
@@ -434,6 +445,14 @@ impl<'a> Trainer<'a> {
         for name in &self.changing {
             let part = self.part_of_saved(name, &checkpoint.state[name])?;
             let buffer = self.state.buffers.get_mut(name).expect("the step has its states");
+            self.backend.write(buffer, &part)?;
+        }
+        for copy in &self.copies {
+            let master = &checkpoint.state[copied(copy).expect("it is a copy")];
+            let own = &self.state.buffers[copy].ty;
+            let part = master.part(&self.held.region(copy, own, self.ranks.rank()))?;
+            let part = as_kept(part, own.dtype);
+            let buffer = self.state.buffers.get_mut(copy).expect("the step has its states");
             self.backend.write(buffer, &part)?;
         }
         self.done = checkpoint.progress.done;

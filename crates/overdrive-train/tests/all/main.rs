@@ -12,6 +12,7 @@ mod float8;
 mod loss;
 mod moments;
 mod muon;
+mod parameters;
 mod quantize_aware;
 mod ranks;
 mod recipes;

@@ -3,6 +3,7 @@
 //! Long because each way to share out the work is compared with the same run of one rank.
 
 mod muon;
+mod parameters;
 mod pipeline;
 mod runs;
 
