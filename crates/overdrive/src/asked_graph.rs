@@ -106,9 +106,10 @@ fn trained(
     subject: &SubjectArguments,
     step: &MakeStep<'_>,
 ) -> Result<Workload, Failure> {
-    let moments = subject.moments.into();
-    let recipe = train::Recipe { moments, ..recipe_of(&workload.key.name) };
+    let (moments, parameters) = (subject.moments.into(), subject.parameters.into());
+    let recipe = train::Recipe { moments, parameters, ..recipe_of(&workload.key.name) };
     let recipe = recipe.in_formats(subject.dtype.clone());
+    recipe.check().map_err(Failure::bad_input)?;
     let graph = &workload.graph;
     let y = graph.outputs().iter().find(|port| port.name == "y");
     let outputs = y.and_then(|y| graph.ty(y.value).sizes().last().copied()).unwrap_or(1);

@@ -18,7 +18,9 @@ use overdrive::ir::backend::MemoryReport;
 use overdrive::ir::{DType, Mesh, Mode, Plan};
 use overdrive::passes::Skipped;
 use overdrive::train::data::Target;
-use overdrive::train::{Evaluation, Fitted, Moments, Observer, Optimizer, Recipe, StepReport};
+use overdrive::train::{
+    Evaluation, Fitted, Moments, Observer, Optimizer, Parameters, Recipe, StepReport,
+};
 use overdrive_process::Stop;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -242,8 +244,8 @@ impl Observer for Watch {
     }
 }
 
-/// How a run differs from a plain one: formats, update rule, compression, moments, adapters,
-/// batches, ranks.
+/// How a run differs from a plain one: formats, update rule, compression, moments, parameters,
+/// adapters, batches, ranks.
 fn variant(recipe: &Recipe, mesh: Option<&Mesh>) -> Option<String> {
     let formats = recipe
         .float8
@@ -259,10 +261,14 @@ fn variant(recipe: &Recipe, mesh: Option<&Mesh>) -> Option<String> {
         Moments::F32 => None,
         narrow => Some(format!("moments {narrow}")),
     };
+    let parameters = match recipe.parameters {
+        Parameters::F32 => None,
+        kept => Some(format!("parameters {kept}")),
+    };
     let lora = recipe.lora.map(|lora| format!("LoRA, rank {}", lora.rank));
     let batches = (recipe.accumulate > 1).then(|| format!("{} batches a step", recipe.accumulate));
     let mesh = mesh.map(|mesh| format!("ranks {mesh}"));
-    let parts = [formats, optimizer, compression, moments, lora, batches, mesh];
+    let parts = [formats, optimizer, compression, moments, parameters, lora, batches, mesh];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }

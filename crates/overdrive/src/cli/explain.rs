@@ -1,7 +1,9 @@
 //! Arguments of `explain`, and those that say which graph is meant.
 
 use super::shared::{AttentionOptions, Machine};
-use super::values::{GpuName, ModeName, MomentsName, ShardName, formats, named_size};
+use super::values::{
+    GpuName, ModeName, MomentsName, ParametersName, ShardName, formats, named_size,
+};
 use clap::Args;
 use overdrive::ir::Mesh;
 use overdrive::passes::{Compression, ContextExchange};
@@ -27,6 +29,9 @@ pub(crate) struct SubjectArguments {
     /// Number format of the optimizer's moments in that step
     #[arg(long, default_value = "f32", value_name = "FORMAT", requires = "training")]
     pub moments: MomentsName,
+    /// How that step keeps parameters
+    #[arg(long, default_value = "f32", value_name = "FORMAT", requires = "training")]
+    pub parameters: ParametersName,
     /// Size of a named dimension [default: the model's]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,

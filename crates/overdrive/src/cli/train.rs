@@ -3,7 +3,7 @@
 use super::explain::size;
 use super::optimization::Optimization;
 use super::shared::{Machine, RankOptions, Replacing};
-use super::values::{MomentsName, ShardName, formats};
+use super::values::{MomentsName, ParametersName, ShardName, formats};
 use clap::{Args, ValueEnum};
 use overdrive::passes::{Compression, ContextExchange, Lora};
 use overdrive::train::Formats;
@@ -38,7 +38,7 @@ pub(crate) struct Train {
     /// the model's, else a token a byte]
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
-    /// Number formats of contractions; parameters stay in f32
+    /// Number formats of contractions; for parameters see --parameters
     #[arg(long, default_value = "f32", value_name = "FORMATS", value_parser = formats())]
     pub precision: &'static Formats,
     /// Number formats of your own: JSON with `precision` and `float8`
@@ -48,6 +48,11 @@ pub(crate) struct Train {
     /// 4096 elements, stay in f32
     #[arg(long, default_value = "f32", value_name = "FORMAT")]
     pub moments: MomentsName,
+    /// How the step keeps the parameters that it trains. Weights are those of `f32` with `masters`.
+    /// With `stochastic` vectors, and tensors of fewer than 4096 elements, stay in f32. The folder
+    /// has f32 in any case
+    #[arg(long, default_value = "f32", value_name = "FORMAT")]
+    pub parameters: ParametersName,
     /// Folder of the trained model
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,

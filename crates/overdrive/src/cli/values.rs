@@ -6,7 +6,7 @@ use overdrive::cuda::Gpu;
 use overdrive::cuda::data_sheets::{a100, h100, h200};
 use overdrive::ir::{DType, Mode};
 use overdrive::models::CacheCodes;
-use overdrive::train::{FORMATS, Formats, Moments, Shards};
+use overdrive::train::{FORMATS, Formats, Moments, Parameters, Shards};
 use std::path::PathBuf;
 
 /// Execution modes by name.
@@ -65,6 +65,27 @@ impl From<MomentsName> for Moments {
             MomentsName::F32 => Self::F32,
             MomentsName::Bf16 => Self::Bf16,
             MomentsName::Fp8 => Self::Fp8,
+        }
+    }
+}
+
+/// How a training step keeps parameters, by name.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ParametersName {
+    /// 4 bytes a parameter
+    F32,
+    /// f32, and copies in the format of contractions, which each update makes: 6 bytes a parameter
+    Masters,
+    /// bf16 alone, which each update rounds stochastically: 2 bytes a parameter
+    Stochastic,
+}
+
+impl From<ParametersName> for Parameters {
+    fn from(name: ParametersName) -> Self {
+        match name {
+            ParametersName::F32 => Self::F32,
+            ParametersName::Masters => Self::Masters,
+            ParametersName::Stochastic => Self::Stochastic,
         }
     }
 }

@@ -335,6 +335,7 @@ fn changed(arguments: &Train, recipe: Recipe) -> Result<Recipe, Failure> {
     let mut recipe = recipe.in_formats(formats.unwrap_or_else(|| arguments.precision.clone()));
     recipe.seed = arguments.machine.seed;
     recipe.moments = arguments.moments.into();
+    recipe.parameters = arguments.parameters.into();
     recipe.compression = arguments.compress;
     recipe.accumulate = arguments.accumulate as usize;
     let asked = arguments.patience.map(|patience| EarlyStop { patience });
