@@ -8,7 +8,7 @@ use overdrive_ir::{
     Backend, BackendError, Buffer, Call, Communicator, DType, Decline, Description, Executable,
     Graph, Init, Kernel, Mode, Target, Tensor, TensorType, Tuning,
 };
-use overdrive_passes::draw;
+use overdrive_passes::{draw, plan, plan_of_rank};
 
 use crate::exec::{CpuExecutable, uploaded};
 use crate::isa::InstructionSet;
@@ -179,13 +179,16 @@ impl Backend for CpuBackend {
         let threads = tuning.threads.map_or(Ok(self.threads), at_least_one)?;
         let pool = self.pool(threads)?;
         self.target.set.during(|| {
-            let plan = overdrive_passes::plan(graph, mode, &self.target, tuning);
+            let ranks = self.communicator.clone();
+            let plan = match &ranks {
+                None => plan(graph, mode, &self.target, tuning),
+                Some(ranks) => plan_of_rank(graph, mode, &self.target, tuning, ranks.as_ref()),
+            };
             let plan = plan.map_err(|error| error.refused_by("cpu", graph.name()))?;
             let names = |ports: &[overdrive_ir::Port]| -> Vec<String> {
                 ports.iter().map(|p| p.name.clone()).collect()
             };
             let names = [names(graph.inputs()), names(graph.outputs())];
-            let ranks = self.communicator.clone();
             Ok(Arc::new(CpuExecutable::new(plan, pool, names, ranks)?) as Arc<dyn Executable>)
         })
     }

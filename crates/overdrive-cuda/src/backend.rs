@@ -11,11 +11,12 @@ use crate::loops::PrinterMachine;
 use crate::memory::{CudaMemory, DeviceBytes, SpaceBytes, copy};
 use crate::nccl::Ranks;
 use crate::{Device, Error, gemm, joined, kernels};
-use overdrive_ir::plan::{Plan, Space, Step, StepKind};
+use overdrive_ir::plan::{Space, Step, StepKind};
 use overdrive_ir::{
     Backend, BackendError, Buffer, Call, Choice, Communicator, DType, Decline, Description,
     Executable, Graph, Init, Kernel, MemorySpace, Mode, Peaks, Target, Tensor, TensorType, Tuning,
 };
+use overdrive_passes::{plan, plan_of_rank};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -174,7 +175,11 @@ impl Backend for CudaBackend {
         mode: Mode,
         tuning: &Tuning,
     ) -> Result<Arc<dyn Executable>, BackendError> {
-        let plan = self.plan(graph, mode, tuning)?;
+        let plan = match &self.ranks {
+            None => plan(graph, mode, &self.target, tuning),
+            Some(ranks) => plan_of_rank(graph, mode, &self.target, tuning, ranks.communicator()),
+        };
+        let plan = plan.map_err(|error| error.refused_by(&self.name, graph.name()))?;
         let names = |ports: &[overdrive_ir::Port]| -> Vec<String> {
             ports.iter().map(|p| p.name.clone()).collect()
         };
@@ -184,7 +189,8 @@ impl Backend for CudaBackend {
     }
 
     fn tune(&self, graph: &Graph, mode: Mode, tuning: &mut Tuning) -> Result<(), BackendError> {
-        let plan = self.plan(graph, mode, tuning)?;
+        let plan = plan(graph, mode, &self.target, tuning);
+        let plan = plan.map_err(|error| error.refused_by(&self.name, graph.name()))?;
         let _turn = self.device.turn();
         let device = &self.device;
         for step in plan.steps.iter().flat_map(Step::parts) {
@@ -275,11 +281,6 @@ impl Backend for CudaBackend {
 }
 
 impl CudaBackend {
-    fn plan(&self, graph: &Graph, mode: Mode, tuning: &Tuning) -> Result<Plan, BackendError> {
-        let plan = overdrive_passes::plan(graph, mode, &self.target, tuning);
-        plan.map_err(|error| error.refused_by(&self.name, graph.name()))
-    }
-
     /// The choice under a key, if that is news: as an earlier process found, else as `time` finds
     /// now.
     fn choose(

@@ -4,7 +4,7 @@
 //! is written once, in the code that uses it. Invariant: all ranks make the same exchanges in the
 //! same order, and one that does not is named by an error on every rank.
 
-use crate::plan::{Plan, StepKind};
+use crate::plan::{Plan, Step, StepKind};
 use crate::{Axis, BackendError, Mesh, RankError};
 use std::fmt;
 use std::time::Duration;
@@ -69,10 +69,7 @@ fn agree_among(
     group: &[usize],
     (what, text): (&str, &str),
 ) -> Result<(), RankError> {
-    let mut all: Vec<String> = vec![];
-    let exchange = Exchange { group, what, bytes: text.as_bytes() };
-    communicator
-        .share(&exchange, &mut |_, bytes| all.push(String::from_utf8_lossy(bytes).into_owned()))?;
+    let all = texts(communicator, group, (what, text))?;
     let Some(at) = all.iter().position(|other| *other != all[0]) else { return Ok(()) };
     let mut lines = all[0].lines().zip(all[at].lines());
     let differs = lines.find(|(expected, found)| expected != found);
@@ -84,6 +81,44 @@ fn agree_among(
     Err(RankError::Differs { rank: group[at], other: group[0], expected, found })
 }
 
+/// The texts of the ranks of a group.
+fn texts(
+    communicator: &dyn Communicator,
+    group: &[usize],
+    (what, text): (&str, &str),
+) -> Result<Vec<String>, RankError> {
+    let mut all: Vec<String> = vec![];
+    let exchange = Exchange { group, what, bytes: text.as_bytes() };
+    communicator
+        .share(&exchange, &mut |_, bytes| all.push(String::from_utf8_lossy(bytes).into_owned()))?;
+    Ok(all)
+}
+
+/// Whether the ranks' plans have the same collectives in the same order. All ranks of a stage get
+/// the same answer. A plan without collectives asks nobody.
+///
+/// # Errors
+/// When another rank fails meanwhile.
+pub fn have_one_order(communicator: &dyn Communicator, plan: &Plan) -> Result<bool, RankError> {
+    let text = collectives(plan);
+    if text.is_empty() {
+        return Ok(true);
+    }
+    let what = format!("order of collectives of `{}`", plan.name);
+    let all = texts(communicator, &same_stage(communicator), (&what, &text))?;
+    Ok(all.iter().all(|other| *other == text))
+}
+
+/// The collectives of a plan, a line each.
+fn collectives(plan: &Plan) -> String {
+    let line = |step: &Step| {
+        let StepKind::CollectiveStart { prim } = &step.kind else { return None };
+        let types = step.reads.iter().map(|&slot| plan.slot(slot).ty.to_string());
+        Some(format!("{prim:?} of {}\n", types.collect::<Vec<_>>().join(", ")))
+    };
+    plan.steps.iter().filter_map(line).collect()
+}
+
 /// Errs where the ranks' plans do not have the same collectives in the same order, or these are not
 /// of the communicator's mesh. A plan without collectives asks nobody. Stages of a pipeline have
 /// plans of their own, so that each rank compares with those of its stage.
@@ -91,7 +126,6 @@ fn agree_among(
 /// # Errors
 /// `Mismatch` for a mesh, `Ranks` with the first collective that differs.
 pub fn agree_on(communicator: &dyn Communicator, plan: &Plan) -> Result<(), BackendError> {
-    let mut text = String::new();
     for step in &plan.steps {
         let StepKind::CollectiveStart { prim } = &step.kind else { continue };
         let group = &prim.channel().expect("collectives have a channel").group;
@@ -102,9 +136,8 @@ pub fn agree_on(communicator: &dyn Communicator, plan: &Plan) -> Result<(), Back
                 found: communicator.mesh().to_string(),
             });
         }
-        let types = step.reads.iter().map(|&slot| plan.slot(slot).ty.to_string());
-        text += &format!("{prim:?} of {}\n", types.collect::<Vec<_>>().join(", "));
     }
+    let text = collectives(plan);
     if text.is_empty() {
         return Ok(());
     }

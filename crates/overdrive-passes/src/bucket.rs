@@ -7,13 +7,13 @@
 //! larger ones. PyTorch's DistributedDataParallel does the same (Li et al., 2020, section 3.2.3). A
 //! bucket copies nothing: it is one step with several operands and results. Invariants: steps that
 //! touch the same bytes keep their order. Plans of all ranks have the same collectives in the same
-//! order.
+//! order; `Ordered` says how far a plan sees to it.
 //!
 //! Long because its tests build plans by hand.
 
 mod under_way;
 
-use crate::meeting_order::takes_turns;
+use crate::meeting_order::{Ordered, stays};
 use crate::pipeline::is_send;
 use overdrive_ir::plan::{Plan, Step, StepKind};
 use overdrive_ir::{Channel, Description, Prim, Reducer};
@@ -26,13 +26,14 @@ pub(crate) const BUCKET_BYTES: usize = 25 << 20;
 /// The stream of collectives; copies have streams of their own.
 const STREAM: u16 = 3;
 
-/// Orders and gathers the collectives of a plan.
-pub(crate) fn bucket(plan: &mut Plan, device: &Description, most: usize) {
+/// Orders and gathers the collectives of a plan. `most` is the bytes of a bucket.
+pub(crate) fn bucket(plan: &mut Plan, device: &Description, (ordered, most): (Ordered, usize)) {
     if !plan.steps.iter().any(is_start) {
         return;
     }
     let behind = plan.bytes_behind();
-    start_early(plan, &behind, most, |prim| matches!(prim, Prim::AllToAll { .. }));
+    let limits = (ordered, most);
+    start_early(plan, &behind, limits, |prim| matches!(prim, Prim::AllToAll { .. }));
     end_at_once(plan);
     relay_later(plan, &behind, most);
     // A device that waits in a collective would wait for the stage before, and leave its own work.
@@ -40,9 +41,9 @@ pub(crate) fn bucket(plan: &mut Plan, device: &Description, most: usize) {
         true => |_: &Prim| true,
         false => |prim: &Prim| !is_send(prim),
     };
-    start_early(plan, &behind, most, is_wanted);
+    start_early(plan, &behind, limits, is_wanted);
     end_late(plan, &behind, most);
-    gather(plan, most);
+    gather(plan, limits);
     if device.overlaps_collectives {
         let starts = plan.steps.iter_mut().filter(|step| is_start(step));
         starts.for_each(|step| step.stream = STREAM);
@@ -64,12 +65,12 @@ struct Bucket {
 
 /// Merges collectives of a kind that are under way at the same time into one step. It starts where
 /// the last of them started, and ends where the first was waited for. No step in between touches
-/// any of them, or is one of ranks with different work.
-fn gather(plan: &mut Plan, most: usize) {
+/// any of them, or is one that stays in its place.
+fn gather(plan: &mut Plan, (ordered, most): (Ordered, usize)) {
     let mut open: Vec<Bucket> = vec![];
     let mut buckets = vec![];
     for at in 0..plan.steps.len() {
-        if takes_turns(&plan.steps[at]) {
+        if stays(&plan.steps[at], ordered) {
             buckets.append(&mut open);
         }
         if kind(&plan.steps[at]).is_none() {
@@ -248,7 +249,7 @@ mod tests {
     fn planned_of(graph: &Graph, device: &Description, most: usize) -> Plan {
         let target = WithoutKernels(device.clone());
         let mut plan = plan(graph, Mode::Jit, &target, &Tuning::default()).unwrap();
-        bucket(&mut plan, device, most);
+        bucket(&mut plan, device, (Ordered::Turns, most));
         crate::plan::place(&mut plan);
         assert_eq!(plan.verify(), Ok(()), "{plan}");
         plan

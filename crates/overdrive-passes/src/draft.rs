@@ -1,5 +1,6 @@
 //! A plan on its way through the passes, and the description and changes of each pass.
 
+use crate::meeting_order::Ordered;
 use crate::plan::PlanError;
 use crate::rematerialize::Rematerialize;
 use overdrive_ir::plan::{Note, Plan};
@@ -60,6 +61,8 @@ pub(crate) struct Draft<'a> {
     pub tuning: &'a Tuning,
     /// The values kept from the forward to the backward part.
     pub policy: Rematerialize,
+    /// The collectives that stay in the order of the graph.
+    pub ordered: Ordered,
     /// The notes so far; from `steps` on all of it.
     pub plan: Plan,
 }
@@ -69,9 +72,10 @@ impl<'a> Draft<'a> {
         asked: &'a Graph,
         (mode, target): (Mode, &'a dyn Target),
         (tuning, policy): (&'a Tuning, Rematerialize),
+        ordered: Ordered,
     ) -> Self {
         let plan = Plan { name: asked.name().to_owned(), mode, ..Plan::default() };
-        Self { asked, graph: Cow::Borrowed(asked), target, tuning, policy, plan }
+        Self { asked, graph: Cow::Borrowed(asked), target, tuning, policy, ordered, plan }
     }
 
     /// Runs one pass of graphs.

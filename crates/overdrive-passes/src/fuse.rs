@@ -16,6 +16,7 @@ mod region;
 
 pub(crate) use grouping::MAX_MEMBERS;
 pub use grouping::groups;
+pub(crate) use grouping::groups_among;
 use region::is_loop;
 pub(crate) use region::{cut_one, is_cloned, split_at};
 

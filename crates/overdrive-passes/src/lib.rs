@@ -88,7 +88,7 @@ pub use overdrive_ir::gradients;
 pub use pass::PASSES;
 pub use perturb::perturb;
 pub use pipeline::{Stages, of_batch};
-pub use plan::{OR_SMALLER_BATCH, PlanError, explain, place, plan};
+pub use plan::{OR_SMALLER_BATCH, PlanError, explain, place, plan, plan_of_rank};
 pub use precision::{Recipe, keep_sums, precision};
 pub use quantize::{
     Additions, AutoRound, Biases, EstimatedPart, Held, KAxis, Layer, LayerGroup, LayerKind,

@@ -10,10 +10,11 @@ use crate::bucket::{BUCKET_BYTES, bucket};
 use crate::by_rows::{LOSS, by_rows};
 use crate::casts::casts;
 use crate::draft::Pass;
-use crate::fuse::{groups, node_by_node};
+use crate::fuse::{groups_among, node_by_node};
 use crate::in_blocks::in_blocks;
 use crate::in_chunks::{CHUNK_BYTES, in_chunks};
 use crate::legalize::{legalize, share};
+use crate::meeting_order::Ordered;
 use crate::multiply_codes::multiply_codes;
 use crate::offload::offload;
 use crate::plan::overwrite::overwrite;
@@ -65,7 +66,11 @@ pub static PASSES: &[Pass] = &[
         name: "regather",
         does: "states that ranks share out are gathered again for readers far apart",
         modes: ALL,
-        run: |draft| draft.rewrite(|graph, _, _| regather(graph, BUCKET_BYTES)),
+        run: |draft| match draft.ordered {
+            // A rank has readers that others have not.
+            Ordered::All => Ok(()),
+            Ordered::Turns => draft.rewrite(|graph, _, _| regather(graph, BUCKET_BYTES)),
+        },
     },
     Pass {
         name: "unmask",
@@ -89,7 +94,13 @@ pub static PASSES: &[Pass] = &[
         name: "in_chunks",
         does: "products that ranks sum are cut, and the sum of a chunk runs under the next product",
         modes: FUSED,
-        run: |draft| draft.rewrite(|graph, target, _| in_chunks(graph, target, CHUNK_BYTES)),
+        run: |draft| match draft.ordered {
+            // A rank may have folded one of the products.
+            Ordered::All => Ok(()),
+            Ordered::Turns => {
+                draft.rewrite(|graph, target, _| in_chunks(graph, target, CHUNK_BYTES))
+            }
+        },
     },
     Pass {
         name: "in_blocks",
@@ -125,7 +136,10 @@ pub static PASSES: &[Pass] = &[
         name: "groups",
         does: "nodes are fused along their edges, as far as one step can compute them",
         modes: FUSED,
-        run: |draft| draft.rewrite(groups),
+        run: |draft| {
+            let ordered = draft.ordered;
+            draft.rewrite(|graph, target, notes| groups_among(graph, target, ordered, notes))
+        },
     },
     Pass {
         name: "steps",
@@ -177,7 +191,8 @@ pub static PASSES: &[Pass] = &[
         does: "collectives start early and end late, as memory allows, and small ones become few",
         modes: FUSED,
         run: |draft| {
-            bucket(&mut draft.plan, draft.target.description(), BUCKET_BYTES);
+            let limits = (draft.ordered, BUCKET_BYTES);
+            bucket(&mut draft.plan, draft.target.description(), limits);
             Ok(())
         },
     },

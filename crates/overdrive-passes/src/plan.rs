@@ -16,6 +16,7 @@ mod fit;
 pub(crate) mod join;
 mod locate;
 pub(crate) mod narrowed;
+mod of_rank;
 pub(crate) mod overwrite;
 pub(crate) mod settle;
 mod steps;
@@ -23,9 +24,11 @@ pub(crate) mod updates;
 
 pub use arena::place;
 pub use error::{OR_SMALLER_BATCH, PlanError};
+pub use of_rank::plan_of_rank;
 pub(crate) use steps::steps;
 
 use crate::draft::{Draft, DraftSize, PassChange};
+use crate::meeting_order::Ordered;
 use fit::{fit, run_passes};
 use overdrive_ir::plan::Plan;
 use overdrive_ir::{Graph, Mode, Target, Tuning};
@@ -41,7 +44,7 @@ pub fn plan(
     target: &dyn Target,
     tuning: &Tuning,
 ) -> Result<Plan, PlanError> {
-    Ok(fit(graph, (mode, target), tuning)?.plan)
+    Ok(fit(graph, (mode, target), tuning, Ordered::Turns)?.plan)
 }
 
 /// The plan, and what each pass changed on the way to it.
@@ -54,10 +57,10 @@ pub fn explain(
     target: &dyn Target,
     tuning: &Tuning,
 ) -> Result<(Plan, Vec<PassChange>), PlanError> {
-    let fitted = fit(graph, (mode, target), tuning)?;
+    let fitted = fit(graph, (mode, target), tuning, Ordered::Turns)?;
     let (mut changes, mut noted) = (Vec::new(), 0);
     let mut before = DraftSize { nodes: graph.nodes().len(), steps: 0 };
-    let draft = Draft::new(graph, (mode, target), (&fitted.tuning, fitted.policy));
+    let draft = Draft::new(graph, (mode, target), (&fitted.tuning, fitted.policy), Ordered::Turns);
     let mut plan = run_passes(draft, &mut |pass, draft| {
         let after = DraftSize { nodes: draft.graph.nodes().len(), steps: draft.plan.steps.len() };
         let notes = draft.plan.notes[noted..].to_vec();

@@ -5,7 +5,7 @@ use crate::support::{MODES, Session, check, random};
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
 use overdrive_ir::ops::{Attention, AttentionGrad, Dropout};
 use overdrive_ir::plan::{KernelOp, StepKind};
-use overdrive_ir::{Array, Binary, Builder, Compare, DType, Graph, Mode, TensorType};
+use overdrive_ir::{Array, Binary, Builder, Compare, DType, Graph, TensorType};
 use testkit::Tolerance;
 
 /// Two query heads that share a key head: `queries` by `keys`, four channels and three values.

@@ -62,13 +62,20 @@ fn call_all(
 /// Graphs on up to 8 ranks. Those after them are on 12 and 16.
 const SEEDS: u64 = 150;
 
-/// Fails unless the ranks together have the results of the whole graph, twice with the same bits.
+/// Fails unless the ranks together have the results of the whole graph, twice with the same bits. A
+/// graph runs on two meshes, on the second in the mode that moves collectives.
 fn agrees(seed: u64, graph: &Graph, inputs: &[Array]) {
     let all = meshes();
     let (few, many) = all.split_at(5);
     let of = if seed < SEEDS { few } else { many };
-    let mesh = &of[seed as usize % of.len()];
+    let at = |place: u64| &of[place as usize % of.len()];
     let mode = [Mode::Eager, Mode::Jit, Mode::Compile][seed as usize / of.len() % 3];
+    agrees_on(at(seed), seed, (graph, mode), inputs);
+    agrees_on(at(seed + 3), seed, (graph, Mode::Compile), inputs);
+}
+
+/// The same on one mesh.
+fn agrees_on(mesh: &Mesh, seed: u64, (graph, mode): (&Graph, Mode), inputs: &[Array]) {
     let sharded = shard(graph, mesh, &random_shardings(graph, mesh, seed)).unwrap();
     let place = format!("seed {seed} on {mesh} in mode {mode}");
     agrees_as(&place, (graph, mode), &sharded, inputs);
@@ -159,6 +166,22 @@ fn their_gradients_do_too() {
         let graph = random_graph(seed, DType::F64);
         let (gradient, point) = derivative(&graph, &random_inputs(&graph, seed), seed).unwrap();
         agrees(seed, &gradient, &point);
+    }
+}
+
+/// Each rank folds what its place makes known. In these graphs collectives would start in an order
+/// of its own.
+#[test]
+fn ranks_that_fold_different_work_start_collectives_in_one_order() {
+    let mesh = Mesh::new([("data", 3), ("tensor", 2)]);
+    for (seed, is_gradient) in [(80, false), (16, true), (51, true)] {
+        let graph = random_graph(seed, DType::F64);
+        let inputs = random_inputs(&graph, seed);
+        let (graph, inputs) = match is_gradient {
+            true => derivative(&graph, &inputs, seed).unwrap(),
+            false => (graph, inputs),
+        };
+        agrees_on(&mesh, seed, (&graph, Mode::Compile), &inputs);
     }
 }
 

@@ -59,7 +59,7 @@ impl Ranks {
         &self.device
     }
 
-    pub(super) fn communicator(&self) -> &dyn Communicator {
+    pub(crate) fn communicator(&self) -> &dyn Communicator {
         self.communicator.as_ref()
     }
 

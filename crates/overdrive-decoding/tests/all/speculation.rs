@@ -33,7 +33,7 @@ impl Draft for Known {
         let of = |text: &Option<Continued<'_>>| {
             let Some(of) = text else { return vec![] };
             let right = self.texts[of.prompt].iter().skip(of.made).take(of.most);
-            let is_wrong = |at: usize| self.wrong && (of.made + at) % 3 == 0;
+            let is_wrong = |at: usize| self.wrong && (of.made + at).is_multiple_of(3);
             right.enumerate().map(|(at, &token)| token ^ u32::from(is_wrong(at))).collect()
         };
         Ok(texts.iter().map(of).collect())

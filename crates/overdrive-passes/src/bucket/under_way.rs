@@ -12,7 +12,7 @@
 //! Sums of an exchange move too. Behind the whole backward they would hold the second hop back, and
 //! right behind the first hop all work would wait for it.
 
-use crate::meeting_order::keeps_order;
+use crate::meeting_order::{Ordered, keeps_order};
 use crate::pipeline::is_send;
 use overdrive_ir::Prim;
 use overdrive_ir::plan::{Plan, Slot, SlotId, SlotPlace, Step, StepKind};
@@ -93,7 +93,7 @@ fn first_readers(plan: &Plan) -> (Vec<Held>, Vec<Held>) {
 pub(super) fn start_early(
     plan: &mut Plan,
     behind: &[SlotId],
-    most: usize,
+    (ordered, most): (Ordered, usize),
     is_wanted: fn(&Prim) -> bool,
 ) {
     let (mut readers, mut starts) = first_readers(plan);
@@ -106,7 +106,7 @@ pub(super) fn start_early(
         let (mut first, mut waiting) = (at, own);
         while first > 0
             && !meet(&steps[first - 1], &steps[at], behind)
-            && !keeps_order(&steps[first - 1], &steps[at])
+            && !keeps_order(&steps[first - 1], &steps[at], ordered)
         {
             // Above its first reader a value gathered earlier still waits.
             waiting = waiting.and(readers[first - 1]);

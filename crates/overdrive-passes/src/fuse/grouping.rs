@@ -12,7 +12,7 @@ mod beside;
 use super::region::{Cut, Outline, cut, is_cloned, label, outline};
 use super::{is_step_of_its_own, one_step};
 use crate::lower::{contraction, is_contraction};
-use crate::meeting_order::met_before;
+use crate::meeting_order::{Ordered, met_before};
 use crate::pipeline::batch;
 use crate::readers::Readers;
 use crate::rematerialize::is_again;
@@ -56,6 +56,16 @@ pub fn groups(
     target: &dyn Target,
     notes: &mut Vec<Note>,
 ) -> Result<Graph, GraphError> {
+    groups_among(graph, target, Ordered::Turns, notes)
+}
+
+/// The same between collectives of which these stay in order.
+pub(crate) fn groups_among(
+    graph: &Graph,
+    target: &dyn Target,
+    ordered: Ordered,
+    notes: &mut Vec<Note>,
+) -> Result<Graph, GraphError> {
     let group_of = vec![None; graph.nodes().len()];
     let (groups, copies) = (vec![], HashMap::new());
     let mut grouping = Grouping {
@@ -66,7 +76,7 @@ pub fn groups(
         readers: Readers::of(graph),
         cloned: graph.nodes().iter().map(|node| is_cloned(graph, node)).collect(),
         multiplies_codes: graph.nodes().iter().any(|node| multiplies_codes(graph, node)),
-        met_before: met_before(graph),
+        met_before: met_before(graph, ordered),
     };
     for index in 0..graph.nodes().len() as u32 {
         grouping.place(index, target, notes);

@@ -1,6 +1,6 @@
 //! `PlanError`: why no plan could be made, and what to do about it.
 
-use overdrive_ir::{BackendError, GraphError};
+use overdrive_ir::{BackendError, GraphError, RankError};
 
 /// Ends the remedy for a plan above its limit: some callers know whether a smaller batch fits.
 pub const OR_SMALLER_BATCH: &str = ", or a smaller batch";
@@ -51,6 +51,9 @@ pub enum PlanError {
         /// The step that reads the old value.
         reader: String,
     },
+    /// Another rank failed.
+    #[error(transparent)]
+    Ranks(#[from] RankError),
     /// A pass found the graph ill-formed.
     #[error(transparent)]
     Graph(#[from] GraphError),
@@ -68,6 +71,7 @@ impl PlanError {
                     reached((needed, least), waits)
                 ),
             },
+            Self::Ranks(error) => error.into(),
             other => BackendError::Unsupported {
                 backend: backend.to_owned(),
                 op: "plan".to_owned(),

@@ -2,6 +2,7 @@
 
 use super::error::PlanError;
 use crate::draft::{Draft, Pass};
+use crate::meeting_order::Ordered;
 use crate::on_cores::on_cores;
 use crate::pass::PASSES;
 use crate::rematerialize::{Rematerialize, policies};
@@ -25,6 +26,7 @@ pub(super) fn fit(
     graph: &Graph,
     (mode, target): (Mode, &dyn Target),
     tuning: &Tuning,
+    ordered: Ordered,
 ) -> Result<Fitted, PlanError> {
     let unbound: BTreeSet<String> = graph
         .values()
@@ -36,7 +38,7 @@ pub(super) fn fit(
         return Err(PlanError::Unbound { graph: graph.name().to_owned(), names });
     }
     let attempt = |tuning: &Tuning, policy| {
-        let draft = Draft::new(graph, (mode, target), (tuning, policy));
+        let draft = Draft::new(graph, (mode, target), (tuning, policy), ordered);
         let plan = run_passes(draft, &mut |_, _| ())?;
         Ok::<_, PlanError>(Fitted { plan, tuning: tuning.clone(), policy })
     };

@@ -125,7 +125,7 @@ impl<'a> Translator<'a> {
         let own = |number: u32| match number {
             0 => result(0),
             SLOPES => result(1),
-            _ if number as usize >= OWN && (number as usize - OWN) % 2 == 0 => result(0),
+            _ if number as usize >= OWN && (number as usize - OWN).is_multiple_of(2) => result(0),
             _ => DType::I32,
         };
         let plan = self.plan;
