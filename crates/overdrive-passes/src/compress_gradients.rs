@@ -9,10 +9,15 @@
 //! feedback: Karimireddy et al., arXiv:1901.09847). That rest is a state
 //! `compression.NUMBER.error`, which differs from rank to rank.
 //!
+//! Sums stand in the graph where the optimizer needs them, after the whole backward. The first
+//! exchange of each moves behind its gradient, with the work on what it sends: it hides behind the
+//! rest of the backward, and the gradient itself is kept no longer.
+//!
 //! Invariants: all ranks get the same bits. A NaN or an infinity in a gradient of any rank is a NaN
 //! or an infinity in the result of all ranks. It is in no state. Every sum that stays is in the
 //! notes.
 
+mod first_hop;
 mod power_sgd;
 mod scheme;
 mod top_k;
@@ -24,7 +29,7 @@ pub use scheme::{BadCompression, Compression};
 use crate::Sharded;
 use overdrive_ir::plan::Note;
 use overdrive_ir::{Axis, DType, Graph, GraphError, Node, Prim, Reducer, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wire::Wire;
 
 /// Elements below which the fixed time of a collective matters, and not its bytes.
@@ -42,6 +47,8 @@ pub fn compress_gradients(
 ) -> Result<Sharded, GraphError> {
     let Sharded { graph, mesh, inputs, outputs, mut states, mut notes } = sharded;
     let mut wire = Wire::new(&graph, &mesh, axis);
+    let first_channel = wire.next_channel();
+    let mut gradients = BTreeSet::new();
     let mut numbers = BTreeMap::new();
     for (number, sum) in sums(&graph, &wire).into_iter().enumerate() {
         match declined(scheme, &wire, &sum.sizes) {
@@ -57,6 +64,7 @@ pub fn compress_gradients(
     let graph = graph.rewrite(&mut |_, node, operands| {
         let number = *numbers.get(&node.op.prim()?.channel()?.id)?;
         let (x, scattered) = (operands[0], scattered(node));
+        gradients.insert(x.value());
         let sum = match scheme {
             Compression::F32 => two_hop::sum(&mut wire, DType::F32, (x, scattered)),
             Compression::Bf16 => two_hop::sum(&mut wire, DType::BF16, (x, scattered)),
@@ -74,6 +82,7 @@ pub fn compress_gradients(
         Some(vec![sum.convert(x.dtype())])
     })?;
     states.extend(wire.into_states());
+    let graph = first_hop::at_gradients(&graph, &gradients, first_channel)?;
     // Gradients of one shape have the same indices.
     let graph = crate::cse(&graph)?;
     Ok(Sharded { graph, mesh, inputs, outputs, states, notes })

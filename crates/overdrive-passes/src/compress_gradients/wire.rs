@@ -45,6 +45,11 @@ impl<'m> Wire<'m> {
         self.states
     }
 
+    /// The number of the next channel; those of later collectives are larger.
+    pub(super) fn next_channel(&self) -> u64 {
+        self.channel
+    }
+
     fn channel(&mut self) -> Channel {
         let id = self.channel;
         self.channel += 1;

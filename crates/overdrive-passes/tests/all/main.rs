@@ -8,6 +8,7 @@ mod attention_gate;
 mod auto_round;
 mod bind;
 mod compress_gradients;
+mod compressed_order;
 mod context;
 mod differentiate;
 mod encoders;

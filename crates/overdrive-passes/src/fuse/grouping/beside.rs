@@ -3,10 +3,12 @@
 //! Gradients of biases and of scales are sums over the rows of a batch. On one rank many of them
 //! merge, since the norm of all gradients reads them together. On several ranks a collective stands
 //! between each sum and the norm, so that the sums have no common reader. Each alone would be a
-//! launch that reads little.
+//! launch that reads little. Sums of what ranks exchanged stay apart: one loop would wait for the
+//! exchange that starts last.
 
-use super::Grouping;
-use overdrive_ir::{NodeId, Prim, Target};
+use super::{Grouping, Outline};
+use crate::meeting_order::meets;
+use overdrive_ir::{NodeId, Prim, Target, Value};
 use std::collections::HashMap;
 
 /// Sums of one loop, at most: as many as the norm reads at a time.
@@ -41,7 +43,13 @@ impl Grouping<'_> {
             let summed = self.graph.ty(node.operands[0]);
             Some((summed.sizes(), axes.clone()))
         })?;
-        let stored = self.outline_of(group).outputs;
+        let Outline { inputs, outputs: stored } = self.outline_of(group);
+        let came = |&value: &Value| {
+            self.node_of(value).is_some_and(|id| meets(self.graph.node(NodeId(id))))
+        };
+        if inputs.iter().any(came) {
+            return None;
+        }
         let is_for_ranks = stored.iter().all(|&value| {
             !self.any_reader(value, &|reader| {
                 let prim = reader.and_then(|id| self.graph.node(NodeId(id)).op.prim());
