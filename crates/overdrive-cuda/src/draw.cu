@@ -1,5 +1,5 @@
-// Draws a random state: four elements of type ELEMENT a thread, from the block of random bits that
-// the host takes for them, by the same sequence of f64 operations. `to` has `count` elements.
+// Draws a random state of `count` elements of type ELEMENT, four a thread. They come from the
+// random bits that the host takes for them, by the same f64 operations.
 #include "scalar.cuh"
 
 __device__ __forceinline__ f64 unit(u32 word) { return ((f64)word + 0.5) / 4294967296.0; }

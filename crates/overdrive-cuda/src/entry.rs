@@ -121,3 +121,8 @@ fn overlaps(architecture: Architecture) -> bool {
         Architecture::Other(capability) => capability >= 90,
     }
 }
+
+/// Pointers to parameters, in order.
+pub(crate) fn pointers<T>(parameters: &mut [T]) -> impl Iterator<Item = *mut c_void> {
+    parameters.iter_mut().map(|parameter| (&raw mut *parameter).cast())
+}

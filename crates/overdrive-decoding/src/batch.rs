@@ -146,7 +146,7 @@ fn continued<'t>(
     running.iter().enumerate().map(of).collect()
 }
 
-/// What a run of the model read, and what it gave.
+/// Tokens that a run of the model read, and those that it gave.
 struct Round {
     after: After,
     /// N.

@@ -1,5 +1,5 @@
-//! Decoding with a cache of keys and values: one executable per length of prompt, one for every
-//! next token, one for several next tokens in one run.
+//! Decoding with a cache of keys and values. There is an executable for each length of prompt, one
+//! for every next token, and one for several next tokens in one run.
 //!
 //! All of them share one `State` by name: weights that no call changes, and caches that are updated
 //! where they are. A decoder beside another reads the same weights. The caches may be of several

@@ -88,8 +88,8 @@ impl<'a> ModelDraft<'a> {
         Self { decoder, read }
     }
 
-    /// The caches of a sequence hold a beginning of this text, all but its last token at most, or
-    /// all of it; then the logits behind it are returned.
+    /// Lets the caches of a sequence hold a beginning of this text, all but its last token at most.
+    /// If they hold all of it, gives the logits behind it.
     fn meet(&mut self, sequence: usize, text: &[u32]) -> Result<Option<Vec<f32>>, DecodeError> {
         let read = &mut self.read[sequence];
         let own = read.iter().zip(&text[..text.len() - 1]);

@@ -35,7 +35,7 @@ impl Sampling {
         }
         let highest = f64::from(logits[first]);
         let weight = |i: u32| ((f64::from(logits[i as usize]) - highest) / self.temperature).exp();
-        // Of clocks that ring at rates of these weights, a token's is the first with its share.
+        // Clocks ring at rates of these weights: a token's is the first with its share.
         let time = |i: u32| {
             let uniform =
                 (f64::from(philox::bits(self.seed, index, i.into())) + 0.5) / 2f64.powi(32);
@@ -112,7 +112,7 @@ mod tests {
         assert_ne!(counts(plain), counts(Sampling { seed: 8, ..plain }));
     }
 
-    /// Of probabilities whose total variation is 0.2, at least 0.8 / 1.2 of the draws agree.
+    /// The total variation of the probabilities is 0.2: at least 0.8 / 1.2 of the draws agree.
     #[test]
     fn models_with_similar_logits_mostly_draw_the_same_token() {
         let [one, other] = [[0.5f32, 0.3, 0.1, 0.1], [0.3, 0.3, 0.3, 0.1]].map(|p| p.map(f32::ln));

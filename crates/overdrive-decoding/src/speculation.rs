@@ -1,11 +1,11 @@
 //! Speculative decoding: a draft proposes several tokens, and one run of the model checks them all.
 //!
 //! A proposed token is kept if it is the one that the model chooses there, drawn as ever. So every
-//! token is the model's own, and those of a seed are the same with any draft or none, but for
-//! rounding: a run of several tokens may sum products in another order. A draft that draws from the
-//! same random numbers often agrees: with distributions whose total variation is v, at least
-//! (1 - v) / (1 + v) of the time. Sources: Leviathan et al., arXiv:2211.17192; Chen et al.,
-//! arXiv:2302.01318; common random numbers in place of their rejections: Daliri et al.,
+//! token is the model's own, and those of a seed are the same with any draft or none. The exception
+//! is rounding: a run of several tokens may sum products in another order. A draft that draws from
+//! the same random numbers often agrees. With distributions whose total variation is v, it does at
+//! least (1 - v) / (1 + v) of the time. Sources: Leviathan et al., arXiv:2211.17192; Chen et al.,
+//! arXiv:2302.01318. Common random numbers in place of their rejections are those of Daliri et al.,
 //! arXiv:2408.07978.
 
 use crate::{Chooser, Continued, DecodeError, Draft};

@@ -130,7 +130,7 @@ impl<'b> Sequence<'b> {
         let all = sequences * tokens;
         let ids = b.input("x", TensorType::new(DType::I32, [sequences, tokens])).reshape([1, all]);
         let first = b.input("position", TensorType::new(DType::I64, [sequences]));
-        // Of each token: its sequence, and its position.
+        // The sequence of each token, and its position.
         let (each, position, flat) = match span {
             Span::Several { .. } => {
                 let grid = [sequences, tokens];

@@ -10,8 +10,8 @@
 //! `compression.NUMBER.error`, which differs from rank to rank.
 //!
 //! Sums stand in the graph where the optimizer needs them, after the whole backward. The first
-//! exchange of each moves behind its gradient, with the work on what it sends: it hides behind the
-//! rest of the backward, and the gradient itself is kept no longer.
+//! exchange of each moves behind its gradient, with the work on what it sends. So it hides behind
+//! the rest of the backward, and the gradient itself is kept no longer.
 //!
 //! Invariants: all ranks get the same bits. A NaN or an infinity in a gradient of any rank is a NaN
 //! or an infinity in the result of all ranks. It is in no state. Every sum that stays is in the

@@ -3,7 +3,7 @@
 use crate::advice::advised;
 use crate::checkpoint::{Checkpoint, Keeper, PartFile, RunFacts};
 use crate::data::{Batch, Shifted, Split, Subset, hex};
-use crate::kept::stored;
+use crate::kept_model::stored;
 use crate::learner::learner;
 use crate::ranks::{Neighbours, Ranks, Votes};
 use crate::rise::Losses;

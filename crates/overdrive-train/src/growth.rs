@@ -6,7 +6,7 @@
 //! is that of the step up to its gradients. Its outputs are numbers, so nothing but them is kept.
 //! All this happens after the event: a run that is well pays nothing.
 
-use crate::kept::stored;
+use crate::kept_model::stored;
 use crate::step::in_formats;
 use crate::{Recipe, TrainError, parameters};
 use overdrive_ir::ops::float8_linear::Float8Granularity;

@@ -30,6 +30,7 @@ mod growth;
 mod held;
 mod hidden;
 mod kept;
+mod kept_model;
 mod learner;
 mod loss;
 mod moments;

@@ -9,7 +9,7 @@
 
 use crate::hidden::hidden_matrices;
 use crate::optimizer::Shared;
-use crate::{LossScaling, Optimizer, Recipe, TrainError, kept, moments};
+use crate::{LossScaling, Optimizer, Recipe, TrainError, kept, kept_model, moments};
 use overdrive_ir::{
     Binary, Builder, Compare, DType, Expr, Graph, GraphError, Init, Mesh, StateDecl, TensorType,
     Unary, Value, gradients,
@@ -141,7 +141,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     let stages = Stages::of(graph);
     let suffix = if role == Role::Update { "step" } else { "accumulate" };
     let b = Builder::new(&format!("{}.{suffix}", graph.name()));
-    let values = kept::append(&b, graph, &names, recipe);
+    let values = kept_model::append(&b, graph, &names, recipe);
     let loss_value = values[loss.0 as usize];
     let scaling = recipe.loss_scaling();
     let scale = scaling
@@ -270,7 +270,7 @@ fn update<'b>(
     let shorten = recipe.clip_norm.map(|clip| (clip / (norm + TINY)).min(norm.constant(1.0)));
     // The range of f16 is too small for sums of products of moments.
     let products = if recipe.precision == DType::BF16 { DType::BF16 } else { DType::F32 };
-    let seed = kept::seed_of_step(count, recipe);
+    let seed = kept::seed_of_step(count, recipe.seed);
     let shared = Shared { lr, count, finite, shorten, moments, seed, products };
     for &(name, p, g) in trained {
         let _scope = b.scope(name);

@@ -505,7 +505,7 @@ pub(crate) struct Generate {
     /// folder in Hugging Face's format or a .gguf file [default: in the format of --dtype]
     #[arg(long, value_name = "CODES")]
     pub cache: Option<CacheName>,
-    /// Proposes up to N tokens at a time, which one run of the model checks: those that the model
+    /// Proposes up to N tokens at a time, which one run of the model checks. Those that the model
     /// would choose itself are kept, so that the text stays the same. Without --draft it proposes
     /// what followed the latest tokens earlier in the text. Pays off where proposals are often
     /// right; the last line says so

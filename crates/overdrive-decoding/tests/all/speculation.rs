@@ -40,7 +40,7 @@ impl Draft for Known {
     }
 }
 
-/// Logits of several tokens at once are those of one by one: sequences read different numbers of
+/// Logits of several tokens at once are those of one by one. Sequences read different numbers of
 /// tokens, pause, take some back, and reach the end of the caches.
 #[test]
 fn several_tokens_at_once_give_the_logits_of_each() {
@@ -194,8 +194,8 @@ fn draft_of<'a>(
     ModelDraft::new(CachedDecoder::in_format(target, model, caches, DType::F32).unwrap())
 }
 
-/// The model as its own draft is always right; caches of codes make it wrong now and then; a draft
-/// with shorter caches stops before the end; another model is hardly ever right.
+/// The model as its own draft is always right, and caches of codes make it wrong now and then. A
+/// draft with shorter caches stops before the end. Another model is hardly ever right.
 #[test]
 fn a_draft_model_changes_no_token() {
     let (backend, model, other) = (backend(), model("qwen3"), crate::tiny::model("llama"));

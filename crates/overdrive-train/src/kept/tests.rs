@@ -44,7 +44,7 @@ fn rounded(numbers: &[f32]) -> Vec<f32> {
 
 #[test]
 fn numbers_become_a_neighbour_with_the_probability_that_keeps_their_mean() {
-    // Of both signs: near 1, tiny, below the smallest normal number, and large.
+    // Both signs: near 1, tiny, below the smallest normal number, and large.
     let firsts = [0x3F80_u32, 0xBF9A, 0x2F01, 0x8040, 0x7E11];
     let shares = [1_u32, 655, 0x8000, 0xC001, 0xFFFF];
     for first in firsts {

@@ -1,7 +1,7 @@
 //! Formats of parameters: what steps in each of them learn, what they hold, and how they go on.
 
 use overdrive_cpu::CpuBackend;
-use overdrive_ir::plan::{Plan, SlotPlace, StepKind};
+use overdrive_ir::plan::{Plan, SlotId, SlotPlace, StepKind};
 use overdrive_ir::{Builder, DType, Graph, Init, Tensor, TensorType, Tuning};
 use overdrive_models::find;
 use overdrive_passes::{Lora, bind};
@@ -271,7 +271,10 @@ fn the_plan_holds_the_bytes_of_the_format_and_each_update_is_one_loop() {
         let bytes = state_bytes(plan, |name| name.starts_with("optimizer.copy."));
         assert_eq!(bytes, of_copies, "{parameters}");
         for name in ["fc1.weight", "fc2.weight"] {
-            let is_of = |slot: &overdrive_ir::plan::SlotId, of: &str| matches!(&plan.slot(*slot).place, SlotPlace::State(name) if name == of);
+            let is_of = |slot: &SlotId, of: &str| {
+                let place = &plan.slot(*slot).place;
+                matches!(place, SlotPlace::State(name) if name == of)
+            };
             let writes = |of: &str| -> Vec<usize> {
                 let steps = plan.steps.iter().enumerate();
                 let steps = steps.filter(|(_, s)| s.writes.iter().any(|slot| is_of(slot, of)));

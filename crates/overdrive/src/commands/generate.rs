@@ -4,6 +4,7 @@ mod ahead;
 mod asked;
 mod attending;
 mod judged;
+mod perplexity;
 mod policies;
 mod rank;
 mod several;

@@ -1,5 +1,5 @@
-//! Several hosts: network namespaces of this machine, joined by a link, with two ranks in each. They
-//! share nothing but files, as hosts of a cluster do.
+//! Several hosts: network namespaces of this machine, joined by a link, with two ranks in each.
+//! They share nothing but files, as hosts of a cluster do.
 
 use crate::invocation::Folder;
 use crate::signals::Underway;
@@ -125,6 +125,6 @@ fn a_link_that_breaks_ends_the_ranks_of_both_hosts() {
         let names = |lost: usize| ended.stderr.contains(&format!("rank {lost}"));
         assert!(lost.clone().any(names), "rank {rank} names none of {lost:?}: {ended:?}");
     }
-    // What was done is kept.
+    // Steps that were done are kept.
     assert!(folder.files().contains(&"model.checkpoint".to_owned()), "{:?}", folder.files());
 }

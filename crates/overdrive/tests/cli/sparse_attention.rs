@@ -29,7 +29,8 @@ fn every_policy_is_a_row_and_its_cost_is_told() {
     train("plain --gate 32 --steps 2 -o gated").ends(0, &["model: gated"]);
     let judge = |rest: &str| folder.line(&format!("generate {rest} --judge text.txt {machine}"));
 
-    let found = judge("gated --max-tokens 2048 --attention-policies --json").ends(0, &[]).stdout;
+    let found =
+        judge("gated --max-tokens 2048 --attention-policies --json").ends(0, &[]).stdout.clone();
     let found: Value = serde_json::from_str(&found).unwrap();
     assert_eq!((&found["windows"], &found["window_tokens"]), (&8.into(), &256.into()), "{found}");
     let rows = found["policies"].as_array().unwrap();
@@ -70,7 +71,8 @@ fn every_policy_is_a_row_and_its_cost_is_told() {
     }
     assert_ne!(rows[0]["perplexity"], rows[3]["perplexity"]);
     // The same tiles by the option for one policy.
-    let one = judge("gated --max-tokens 2048 --attention-gate 0.5 --json").ends(0, &[]).stdout;
+    let one =
+        judge("gated --max-tokens 2048 --attention-gate 0.5 --json").ends(0, &[]).stdout.clone();
     let one: Value = serde_json::from_str(&one).unwrap();
     assert_eq!(one["perplexity"], rows[6]["perplexity"]);
     assert_eq!(one["by_place"]["perplexity"], rows[3]["perplexity"]);

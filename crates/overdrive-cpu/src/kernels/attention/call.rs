@@ -12,12 +12,13 @@ use overdrive_ir::{DType, OpRef, Plan};
 
 use super::dropout::Dropping;
 use super::few::{FewQueries, are_few};
-use super::function::{Functions, ScoreBlockShape};
+use super::function::Functions;
 use super::head_rows::HeadRows;
 use super::reach::{Reach, SKIPPED_KEYS, block_of, skipped_queries};
 use super::results::{element, store};
 use super::softmax::{Score, passes};
 use super::task::{AttentionShape, Panel};
+use super::translator::ScoreBlockShape;
 use super::visible::mask_cell;
 use crate::exec::{Format, Runnable, Unsupported};
 use crate::gemm::{Element, MicroKernel, Narrow};

@@ -3,7 +3,7 @@
 //!
 //! The derivatives of a block and the elements that they belong to are outputs of the function. A
 //! unit is some matrices (a head of a batch element each), walked one after the other in the order
-//! of blocks. Where the function reads different elements for different heads, or batch elements, a
+//! of blocks. If the function reads different elements for different heads, or batch elements, a
 //! unit is one of them, and all units add to one table. Otherwise each unit has a table, and tables
 //! are added in order. Sums are f64. Invariant: units follow from sizes alone, so results do not
 //! depend on the number of threads.
@@ -16,8 +16,9 @@ use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::View;
 use overdrive_ir::{DType, Graph};
 
-use super::function::{ElementSlope, Functions, LANE};
+use super::function::{Functions, LANE};
 use super::softmax::Score;
+use super::translator::ElementSlope;
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
 use crate::threads::{Apart, Pool, Worker};

@@ -13,10 +13,11 @@ use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::plan::{KernelCall, KernelOp};
 
-use super::function::{Functions, ScoreBlockShape};
+use super::function::Functions;
 use super::reach::Reach;
 use super::results::{element, store};
 use super::row_passes::{RowPasses, Rows, Weighing};
+use super::translator::ScoreBlockShape;
 use super::visible::{Visible, mask_cell};
 use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{Element, Narrow, Widen};

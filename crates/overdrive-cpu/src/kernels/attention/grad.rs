@@ -8,6 +8,8 @@
 //! and dv, and tasks of tiles of queries dq. Both add up in the same order. Source: Dao et al.,
 //! "FlashAttention", arXiv:2205.14135, algorithm 4. Invariant: results do not depend on the number
 //! of threads. Each thread needs O(T) memory beyond operands and results.
+//!
+//! Long because the products of a block and what becomes of them are read together.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::f64::consts::LOG2_E;
@@ -22,7 +24,7 @@ use overdrive_ir::{DType, Decline, Graph, OpRef, Plan};
 
 use super::captures::{CaptureFunctions, CaptureSums, element_slopes};
 use super::dropout::Dropping;
-use super::function::{self, Functions};
+use super::function::Functions;
 use super::grad_shape::{AttentionGradScratch, AttentionGradShape};
 use super::grad_task::{KeyBlock, Wanted};
 use super::head_rows::HeadRows;
@@ -30,6 +32,7 @@ use super::reach::{Reach, block_of};
 use super::results::{element, store};
 use super::slope::with_slope;
 use super::softmax::{Score, passes};
+use super::translator::ScoreBlockShape;
 use super::visible::mask_cell;
 use super::weigh::{steepen, weigh};
 use crate::exec::{Format, Runnable, Unsupported};
@@ -135,7 +138,7 @@ where
         let (seed, captures) = op.attention.seed_and_captures(&call.operands[6..]);
         let cell = mask_cell(&regions, captures)?;
         let block = block_of(k.sizes[2], BLOCK, (rows, cell[1]));
-        let form = function::ScoreBlockShape { rows: block, stride: group, cell, extents };
+        let form = ScoreBlockShape { rows: block, stride: group, cell, extents };
         let functions = Functions::new(plan, (&regions, captures), form, scale)?;
         let score = find_score(whole);
         let (sums, of_captures) = match CaptureSums::new((score, captures), &call.results[3..]) {

@@ -9,9 +9,9 @@
 //! are vector lanes. Keys that a mask hides from a whole panel are not computed. Score and mask
 //! functions run over the scores of a panel as fused loops do (`function`). `task` is one tile,
 //! `call` the compiled step, `dropout` what is drawn of the weights. The gradients are `grad`,
-//! `grad_shape`, `grad_task`, `slope` and `captures`. Few queries have no tiles (`few`), and `coded` is
-//! attention over keys and values that are codes. `threshold` skips tiles whose scores are far
-//! below the largest.
+//! `grad_shape`, `grad_task`, `slope` and `captures`. Few queries have no tiles (`few`). Keys and
+//! values that are codes have `coded`. `threshold` skips tiles whose scores are far below the
+//! largest.
 //!
 //! Sources: Dao et al., FlashAttention, arXiv:2205.14135; Milakov and Gimelshein, "Online
 //! normalizer calculation for softmax", arXiv:1805.02867. Invariant: beyond operands and results

@@ -4,9 +4,36 @@ use overdrive_ir::plan::{Access, Instr, Program, Register, Store, View};
 use overdrive_ir::{Binary, DType, Overflow, Plan, SlotId};
 use overdrive_passes::{At, Region};
 
-use super::function::{ElementSlope, OWN, SLOPES, ScoreBlockShape};
 use crate::exec::Unsupported;
 use crate::loops::{CompiledTile, Reads};
+
+/// Slots of a task, numbered behind those of the plan: scores or visibility, a `Position`, the
+/// row and column of each lane, and slopes. Behind these are two for each [`ElementSlope`].
+pub(super) const OWN: usize = 8;
+/// That of slopes.
+pub(super) const SLOPES: u32 = 7;
+
+/// The form of blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScoreBlockShape {
+    /// Keys.
+    pub(super) rows: usize,
+    /// Lanes from a key to the next; a lane is a query.
+    pub(super) stride: usize,
+    /// Queries and keys of a cell, for whose pairs the mask is the same; 0: all of them.
+    pub(super) cell: [usize; 2],
+    /// B, H, Tq and Tk of the attention. Lanes beyond Tq repeat the last query.
+    pub(super) extents: [usize; 4],
+}
+
+/// Further outputs of a score function: its derivative by an element of a capture that it reads.
+/// The index of that element is another, `None` in a capture of one element.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ElementSlope {
+    pub(super) capture: usize,
+    pub(super) slope: usize,
+    pub(super) index: Option<usize>,
+}
 
 /// One function.
 pub(super) struct Translator<'a> {

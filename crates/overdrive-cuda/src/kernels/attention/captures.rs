@@ -149,8 +149,20 @@ pub(super) struct At<'a> {
 }
 
 impl Captures {
+    /// Compiles those of a call, of which some are wanted.
+    pub(super) fn of_call(
+        site: &Site<'_>,
+        call: &KernelCall,
+        op: (&AttentionGrad, &[Graph]),
+        views: [&View; 4],
+    ) -> Result<Self, Refusal> {
+        let slopes = slopes::of(op.1).expect("only a score function reads captures");
+        let source = source(call, op, &slopes)?.expect("gradients of captures are wanted");
+        Self::new(site, (call, op.0), views, &source)
+    }
+
     /// Compiles the source of a call whose q, k, v and dout are read through these views.
-    pub(super) fn new(
+    fn new(
         site: &Site<'_>,
         (call, op): (&KernelCall, &AttentionGrad),
         views: [&View; 4],

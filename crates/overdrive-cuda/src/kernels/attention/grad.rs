@@ -27,7 +27,7 @@ use super::shape::{AttentionShape, bunch};
 use super::{dropout, region, slopes};
 use crate::Error;
 use crate::compiler::{Architecture, KernelSource};
-use crate::entry::Entry;
+use crate::entry::{Entry, pointers};
 use crate::kernels::line::{Compile, Launched, NamedKernel, PrintedCall, Sources};
 use crate::kernels::nest::ViewStart;
 use crate::kernels::transfer::{Transfer, TransferShape};
@@ -142,11 +142,6 @@ impl GradTile {
     }
 }
 
-/// The derivatives of the score function; that it has them was asked before it was claimed.
-pub(super) fn slopes(regions: &[Graph]) -> Option<Slopes> {
-    find_score(regions).map(|score| Slopes::of(score).expect("the kernel takes the function"))
-}
-
 /// The block masks of a call whose tiles of keys are split among so many tasks.
 fn block_mask(
     call: &KernelCall,
@@ -173,7 +168,7 @@ fn source(
     let mask = find_mask(regions).cloned();
     let mut functions = region::print(mask.as_slice(), (&op.attention, rest), dtype)?;
     functions += &dropout::print(&op.attention, rest, keys);
-    if let Some(slopes) = slopes(regions) {
+    if let Some(slopes) = slopes::of(regions) {
         functions += &slopes::print_scored(&slopes, captures, dtype)?;
     }
     let mut text = format!(
@@ -221,7 +216,7 @@ fn gradient_of(op: &OpRef) -> &AttentionGrad {
 
 fn sources_of(call: &KernelCall, op: &OpRef, regions: &[Graph]) -> PrintedCall {
     let op = (gradient_of(op), regions);
-    let of_captures = match slopes(regions) {
+    let of_captures = match slopes::of(regions) {
         Some(slopes) => captures::source(call, op, &slopes)?,
         None => None,
     };
@@ -361,7 +356,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
     let read = [&views[0], &views[2], &views[3], &views[1]];
     let of_captures = match of_captures {
         Some((results, sums)) => {
-            Some(OfCaptures { kernels: compile_captures(site, call, op, read)?, results, sums })
+            Some(OfCaptures { kernels: Captures::of_call(site, call, op, read)?, results, sums })
         }
         None => None,
     };
@@ -431,23 +426,6 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         of_captures,
         staging: staging.load(site.device)?,
     }))
-}
-
-/// Compiles the gradients of captures, which are wanted.
-pub(super) fn compile_captures(
-    site: &Site<'_>,
-    call: &KernelCall,
-    op: (&AttentionGrad, &[Graph]),
-    views: [&View; 4],
-) -> Result<Captures, Refusal> {
-    let slopes = slopes(op.1).expect("only a score function reads captures");
-    let source = captures::source(call, op, &slopes)?.expect("gradients of captures are wanted");
-    Captures::new(site, (call, op.0), views, &source)
-}
-
-/// Pointers to parameters, in order.
-pub(super) fn pointers<T>(parameters: &mut [T]) -> impl Iterator<Item = *mut c_void> {
-    parameters.iter_mut().map(|parameter| (&raw mut *parameter).cast())
 }
 
 impl Launch for CompiledAttentionGrad {

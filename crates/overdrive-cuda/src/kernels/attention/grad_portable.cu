@@ -3,8 +3,8 @@
 //
 // A task is a tile of rows of its own, queries or keys, and walks over blocks of the others. Four
 // warps have 16 own rows each. Tiles of queries add up dq, tiles of keys dk and dv over the query
-// heads of their key head. Each computes the scores and dweights of its pairs anew: seven products,
-// or eight if the sums of dk and dv do not fit into registers together, where five would do. In
+// heads of their key head. Each computes the scores and dweights of its pairs anew. That is seven
+// products where five would do, or eight if dk and dv do not fit into registers together. In
 // return no sum has two writers. So every launch gives the same bits, and memory in addition to
 // operands and results is none.
 //
@@ -214,7 +214,8 @@ __device__ __forceinline__ void gradients(const Element* q, const Element* k, co
         const Rows<OTHER>& block = blocks[step % BUFFERS];
         f32 scores[OTHER / 8][4] = {}, dweights[OTHER / 8][4] = {};
         multiply_rows<D, KEEPS>(scores, kept_wide, own.wide, block.wide);
-        if constexpr (WIDE) multiply_rows<DV, KEEPS>(dweights, kept_values, own.values, block.values);
+        if constexpr (WIDE)
+            multiply_rows<DV, KEEPS>(dweights, kept_values, own.values, block.values);
         const i32 h = head_of(step), other_row = row_of(step);
 #pragma unroll
         for (int i = 0; i < OTHER / 2; i++) {
@@ -257,7 +258,8 @@ __device__ __forceinline__ void gradients(const Element* q, const Element* k, co
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     if constexpr (WIDE) {
         const i64(&at)[3] = OF_KEYS ? g.dk : g.dq;
-        store_rows<D>(wide + b * at[0] + own_head * at[1], at[2], row, own_count, wide_sums, factor);
+        Element* to = wide + b * at[0] + own_head * at[1];
+        store_rows<D>(to, at[2], row, own_count, wide_sums, factor);
     }
     if constexpr (VALUES)
         store_rows<DV>(values + b * g.dv[0] + own_head * g.dv[1], g.dv[2], row, own_count,

@@ -15,13 +15,12 @@ use overdrive_ir::plan::{KernelCall, SlotId, View};
 
 use super::call::{FRAGMENTS, of_numbers, specialised};
 use super::captures::{self, Captures};
-use super::grad::{compile_captures, pointers, slopes};
 use super::homes::{Home, Staging};
 use super::shape::{AttentionShape, together};
-use super::{dropout, region};
+use super::{dropout, region, slopes};
 use crate::Error;
 use crate::compiler::KernelSource;
-use crate::entry::Entry;
+use crate::entry::{Entry, pointers};
 use crate::kernels::line::Launched;
 use crate::kernels::nest::ViewStart;
 use crate::kernels::transfer::{Transfer, TransferShape};
@@ -112,8 +111,8 @@ pub(super) fn source(
     let mask = find_mask(regions).cloned();
     let mut functions = region::print(mask.as_slice(), (&op.attention, rest), dtype)?;
     functions += &dropout::print(&op.attention, rest, keys);
-    if let Some(slopes) = slopes(regions) {
-        functions += &super::slopes::print_scored(&slopes, captures, dtype)?;
+    if let Some(slopes) = slopes::of(regions) {
+        functions += &slopes::print_scored(&slopes, captures, dtype)?;
     }
     let buffers = buffers(widths);
     let mut text = format!("constexpr int OTHER = {OTHER}, BUFFERS = {buffers};\n{FRAGMENTS}");
@@ -184,7 +183,7 @@ pub(super) fn compile(
     let of_captures = match of_captures {
         Some((results, sums)) => {
             let read = [&views[0], &views[1], &views[2], &views[3]];
-            Some((compile_captures(site, call, op, read)?, results, sums))
+            Some((Captures::of_call(site, call, op, read)?, results, sums))
         }
         None => None,
     };

@@ -1,13 +1,19 @@
 //! A score function with its derivatives as CUDA C++, for the gradients of q, k, v and of the
 //! captured tensors that it reads.
 
+use overdrive_ir::ops::attention::find_score;
 use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::View;
-use overdrive_ir::{DType, row_major};
+use overdrive_ir::{DType, Graph, row_major};
 
 use super::region::{INDEX, PrintedRegion};
 use crate::launch::Refusal;
 use crate::loops::print::Spelling;
+
+/// The derivatives of the score function; that it has them was asked before it was claimed.
+pub(super) fn of(regions: &[Graph]) -> Option<Slopes> {
+    find_score(regions).map(|score| Slopes::of(score).expect("the kernel takes the function"))
+}
 
 /// A score function with its slope, `scored`, behind SLOPES.
 pub(super) fn print_scored(

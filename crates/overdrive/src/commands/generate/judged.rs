@@ -7,6 +7,7 @@
 //! many chosen by place.
 
 use super::asked::{Generation, failure, joined};
+use super::perplexity::{compared, perplexity};
 use super::{policies, whole};
 use crate::asked_attention::OtherAttention;
 use crate::failure::Failure;
@@ -15,7 +16,6 @@ use crate::terminal::{note, say};
 use crate::text::{self, counted};
 use overdrive::bench::digits;
 use overdrive::bench::exit::Exit;
-use overdrive::bench::statistics::Sorted;
 use overdrive::decoding::{CachedDecoder, LanguageModel, surprise};
 use overdrive::files;
 use overdrive::models::Caches;
@@ -40,11 +40,6 @@ struct Judged {
     windows: Vec<f64>,
     tokens: usize,
     cache_bytes: u64,
-}
-
-/// Perplexity of windows of one length.
-pub(super) fn perplexity(windows: &[f64]) -> f64 {
-    (windows.iter().sum::<f64>() / windows.len() as f64).exp()
 }
 
 pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<Exit, Failure> {
@@ -185,27 +180,6 @@ fn facts(found: &Judged) -> serde_json::Value {
         "perplexity": perplexity(&found.windows), "judged_tokens": found.tokens,
         "windows": found.windows.len(), "cache_bytes": found.cache_bytes,
     })
-}
-
-/// Perplexity of one way over another, in percent.
-pub(super) struct Loss {
-    pub(super) percent: f64,
-    /// With 95 % confidence; none of fewer than six windows.
-    pub(super) interval_percent: Option<[f64; 2]>,
-}
-
-/// The loss of windows over the same windows read otherwise, and its interval in words.
-pub(super) fn compared(windows: &[f64], before: &[f64]) -> (Loss, String) {
-    let differences: Vec<f64> =
-        windows.iter().zip(before).map(|(one, other)| one - other).collect();
-    let percent = |nats: f64| 100.0 * nats.exp_m1();
-    let interval = Sorted::new(&differences).and_then(|sorted| sorted.mean_interval());
-    let interval = interval.map(|interval| [percent(interval.low), percent(interval.high)]);
-    let told = interval.map_or(String::new(), |[low, high]| {
-        format!(" [{low:+.3}, {high:+.3}] with 95 % confidence")
-    });
-    let percent = 100.0 * (perplexity(windows) / perplexity(before) - 1.0);
-    (Loss { percent, interval_percent: interval }, told)
 }
 
 fn said(asked: &Generation<'_>, own: serde_json::Value, line: String) -> Result<Exit, Failure> {

@@ -8,7 +8,7 @@
 //! that was measured on all.
 
 use super::asked::{Generation, joined};
-use super::judged::{compared, perplexity};
+use super::perplexity::{compared, perplexity};
 use super::whole::{Reader, WholeWindows, graph_of, of_graph};
 use crate::asked_attention::{OtherAttention, gate_of};
 use crate::failure::Failure;
@@ -90,9 +90,9 @@ struct Row {
     policy: &'static str,
     asked_percent: f64,
     threshold: Option<f64>,
-    /// Of the tiles where a query sees a key.
+    /// Share of the tiles where a query sees a key.
     skipped_percent: f64,
-    /// Of the two products of attention.
+    /// Share of the two products of attention.
     products_saved_percent: f64,
     attention_speedup: Figure,
     model_speedup: Figure,

@@ -48,7 +48,7 @@ pub(super) struct Reader<'a> {
     graph: Graph,
     session: Box<dyn Session>,
     state: State,
-    /// Of the last call, in the graph's order.
+    /// Those of the last call, in the graph's order.
     pub(super) outputs: Vec<Buffer>,
 }
 
@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Mean negative log-likelihood of the tokens of a window behind the first, by the logits before
-/// each, and the share of them that are the likeliest.
+/// each. Beside it is the share of them that are the likeliest.
 fn judged(logits: &[f32], tokens: &[u32]) -> Result<(f64, f64), Failure> {
     let rows = logits.chunks(logits.len() / tokens.len()).zip(&tokens[1..]);
     let (mut sum, mut right) = (0.0, 0);
