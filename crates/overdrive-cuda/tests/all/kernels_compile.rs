@@ -315,7 +315,7 @@ fn cells_of_block_masks_are_as_large_as_their_function_allows() {
 /// So do its gradients, but for values that the warps that copy keep from task to task. Beside a
 /// mask function they have more registers, and the widest heads keep six numbers for a moment.
 /// Dropout leaves no more registers. The gradients of captured tensors keep all, and so do those
-/// for every GPU, but for dropout in the widest heads.
+/// for every GPU, but for dropout.
 #[test]
 fn gradients_of_attention_compile_and_spill_little() {
     let captures = [
@@ -399,7 +399,7 @@ fn gradients_of_attention_compile_and_spill_little() {
                 let has_mask = source.text.contains("#define MASK\n");
                 let drops = attention.dropout.is_some();
                 let most = match (&*source.name, has_mask) {
-                    ("attention_grad_portable", _) if drops && d > 128 => 96,
+                    ("attention_grad_portable", _) if drops => 96,
                     ("attention_grad", true) if drops => 64,
                     ("attention_grad", true) if d + values <= 224 => 0,
                     ("attention_grad", true) => 24,

@@ -4,7 +4,8 @@ use overdrive_cpu::CpuBackend;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::plan::Space;
 use overdrive_ir::{Graph, Init, Plan};
-use overdrive_models::find;
+use overdrive_models::Span;
+use overdrive_models::llama::Llama;
 use overdrive_passes::Lora;
 use overdrive_train::data::{Dataset, Parts, open};
 use overdrive_train::{
@@ -28,7 +29,8 @@ impl Observer for Planned {
 
 /// A model of text that has learnt, and what it would learn from.
 fn task() -> (Graph, Parts) {
-    let model = (find("text-transformer").unwrap().build)().unwrap();
+    let sizes = Llama { layers: 2, ..Llama::plain(256, [128, 256], 32) };
+    let model = sizes.build(Span::Fixed(64)).unwrap();
     let initial = initial_parameters(&model, 1);
     let model = model.with_initial_values(|name, _| Init::Value(initial[name].clone()));
     let data: Dataset = open("text").unwrap();
@@ -76,7 +78,7 @@ fn advised_options_fit_and_take_the_bytes_that_are_said() {
     let hopeless = planned(&task, &recipe, 1024).unwrap_err();
     let all = "it does not even fit with --moments fp8 --batch 1 --lora 8";
     assert!(hopeless.contains(all), "{hopeless}");
-    let refused = planned(&task, &recipe, 14_000_000).unwrap_err();
+    let refused = planned(&task, &recipe, 7_000_000).unwrap_err();
     let limit = number(&refused, "at least ") - 1;
     let refused = planned(&task, &recipe, limit).unwrap_err();
     let (_, advice) = refused.split_once("it fits with ").unwrap_or_else(|| panic!("{refused}"));

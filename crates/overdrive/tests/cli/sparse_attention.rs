@@ -80,7 +80,7 @@ fn every_policy_is_a_row_and_its_cost_is_told() {
     // A window of one threshold tile, and no gate.
     judge("plain --max-tokens 128 --attention-policies").ends(
         0,
-        &["policy", "block-sparse, by place", "no learned gate", "no threshold", "1 window"],
+        &["asked 90 %", "block-sparse, by place", "no learned gate", "no threshold", "1 window"],
     );
     folder.line("generate plain --prompt a --attention-policies").ends(2, &["--judge"]);
     judge("gated --attention-policies --attention-gate 0.5").ends(2, &["cannot be used with"]);

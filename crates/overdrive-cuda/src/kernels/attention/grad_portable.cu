@@ -11,6 +11,8 @@
 // Text before gives OTHER (rows of a block) and BUFFERS (blocks in shared memory together), then
 // fragments.cuh. Text behind instantiates the kernels.
 
+// spills at most 96 bytes beside dropout: what it draws takes more than the sums leave.
+
 constexpr int OWN = 64;
 constexpr f32 LOG2E = 1.4426950408889634f;
 
