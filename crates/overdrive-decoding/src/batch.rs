@@ -80,7 +80,6 @@ pub fn generate_all(
         if !chooser.goes_on() || running.iter().all(Option::is_none) {
             break;
         }
-        let begin = clock.now_ns();
         let ahead = match &mut speculation {
             Some(speculation) => {
                 let made_of = |prompt: usize| made[prompt].tokens.len();
@@ -121,9 +120,6 @@ pub fn generate_all(
                     decoder.leave(sequence);
                 }
             }
-        }
-        if let Some(speculation) = &mut speculation {
-            speculation.took(clock.now_ns() - begin, is_ahead);
         }
     }
     Ok(made)

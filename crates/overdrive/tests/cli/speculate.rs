@@ -51,9 +51,8 @@ fn a_text_is_the_same_with_and_without_proposals() {
     let ahead = &own["speculation"];
     assert_eq!(ahead["accepted"], ahead["proposed"], "a model is right about itself: {own}");
     assert!(ahead["tokens_per_run"].as_f64().unwrap() > 3.0, "{own}");
-    assert!(ahead["speed_up"].as_f64().unwrap() > 0.0, "{own}");
     made("--prompt hand --speculate 3 --draft MODELS/qwen3")
-        .ends(0, &["--speculate 3: ", "tokens per run of the model", "rate"]);
+        .ends(0, &["--speculate 3: ", "tokens per run of the model", "compare"]);
 }
 
 #[test]
