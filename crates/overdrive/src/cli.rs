@@ -464,7 +464,8 @@ pub(crate) struct Generate {
     /// With --judge: one table of what sparse attention saves and costs. Tiles are skipped at
     /// random, by place, by a threshold, and by the gate of the folder if it has one. Each policy
     /// skips 50, 75 and 90 %; the text is read in windows of the model's context
-    #[arg(long, requires = "judge", conflicts_with_all = ["threshold", "gate", "float8", "cache"])]
+    #[arg(long, requires = "judge", conflicts_with_all = ["prompt", "prompts", "threshold", "gate",
+        "float8", "cache"])]
     pub attention_policies: bool,
     /// Most texts that are decoded together [default: 8]
     #[arg(long, value_name = "N", conflicts_with_all = ["prompt", "judge"],

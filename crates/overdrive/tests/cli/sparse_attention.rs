@@ -82,6 +82,7 @@ fn every_policy_is_a_row_and_its_cost_is_told() {
         0,
         &["asked 90 %", "block-sparse, by place", "no learned gate", "no threshold", "1 window"],
     );
-    folder.line("generate plain --prompt a --attention-policies").ends(2, &["--judge"]);
+    folder.line("generate plain --prompt a --attention-policies").ends(2, &["cannot be used with"]);
+    folder.line("generate plain --attention-policies").ends(2, &["--judge"]);
     judge("gated --attention-policies --attention-gate 0.5").ends(2, &["cannot be used with"]);
 }

@@ -146,8 +146,8 @@ impl Generation<'_> {
     }
 }
 
-/// How often a draft was right, in words behind the line of figures. Whether it pays is no figure of
-/// this run: a run of several tokens takes longer than one of a single token.
+/// How often a draft was right, in words behind the line of figures. Whether it pays is no figure
+/// of this run: a run of several tokens takes longer than one of a single token.
 pub(super) fn told(speculation: &Speculation<'_>) -> String {
     let most = speculation.width() - 1;
     let Some(tokens) = speculation.tokens_per_run() else {
