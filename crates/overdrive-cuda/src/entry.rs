@@ -122,7 +122,12 @@ fn overlaps(architecture: Architecture) -> bool {
     }
 }
 
-/// Pointers to parameters, in order.
+/// The address of a parameter.
+pub(crate) fn pointer<T>(parameter: &mut T) -> *mut c_void {
+    (&raw mut *parameter).cast()
+}
+
+/// The addresses of parameters, in order.
 pub(crate) fn pointers<T>(parameters: &mut [T]) -> impl Iterator<Item = *mut c_void> {
-    parameters.iter_mut().map(|parameter| (&raw mut *parameter).cast())
+    parameters.iter_mut().map(pointer)
 }

@@ -8,7 +8,7 @@ use overdrive_ir::{
 };
 use overdrive_models::bert::{Bert, Kin, Pooling};
 use overdrive_models::gpt2::Gpt2;
-use overdrive_models::llama::{Llama, Norms, QkNorm};
+use overdrive_models::llama::{Llama, QkNorm};
 use overdrive_models::vit::{Patches, Vit};
 use overdrive_models::whisper::Whisper;
 use overdrive_models::{Activation, Bias, Caches, Rotary, Span, Stack};
@@ -26,32 +26,14 @@ const GELU: Activation = Activation::Gelu(Approximation::Tanh);
 
 fn llama() -> Llama {
     Llama {
-        vocabulary: V,
-        width: D,
         layers: LAYERS,
         heads: 8,
         key_heads: 4,
-        depth: 4,
-        hidden: 24,
         eps: 1e-6,
         rotary: Rotary { frequencies: vec![1.0, 0.1], gain: 1.0 },
-        window_rotary: None,
-        unturned: vec![],
-        windows: vec![],
-        scale: None,
-        score_cap: None,
-        logit_cap: None,
-        embedding_scale: None,
         qkv_bias: Bias::Learnt,
-        output_bias: Bias::None,
         qk_norm: QkNorm::Heads,
-        norm_offset: 0.0,
-        norms: Norms::Before,
-        activation: Activation::Silu,
-        ffn_bias: Bias::None,
-        experts: None,
-        joint: false,
-        tied: false,
+        ..Llama::plain(V, [D, 24], 4)
     }
 }
 

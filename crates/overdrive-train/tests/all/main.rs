@@ -16,6 +16,7 @@ mod parameters;
 mod quantize_aware;
 mod ranks;
 mod recipes;
+mod resumed;
 mod texts;
 mod tokens;
 mod trained;

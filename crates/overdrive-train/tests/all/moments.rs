@@ -1,6 +1,7 @@
 //! Moments in fewer bytes: what a step computes from them, how they are rounded, and what they
 //! take.
 
+use crate::resumed::{resumed, whole};
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
 use overdrive_ir::eval::{Array, States, eval};
@@ -10,10 +11,9 @@ use overdrive_models::find;
 use overdrive_passes::bind;
 use overdrive_train::data::{Batch, Dataset, Target, digits};
 use overdrive_train::{
-    Checkpoint, Decay, Ending, Fit, Fitted, Moments, Observer, Optimizer, Recipe, Schedule,
-    StepReport, Trainer, fit, initial_parameters, with_loss,
+    Decay, Fit, Fitted, Moments, Optimizer, Recipe, Schedule, Trainer, fit, initial_parameters,
+    with_loss,
 };
-use std::ops::ControlFlow;
 
 const LR: f64 = 0.01;
 const EPS: f64 = 1e-8;
@@ -297,31 +297,16 @@ fn vectors_small_tensors_and_those_that_no_block_divides_keep_f32() {
     }
 }
 
-struct StopAfter(u64);
-
-impl Observer for StopAfter {
-    fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
-        if report.step + 1 == self.0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-}
-
-fn fitted(recipe: &Recipe, interrupted: bool) -> Fitted {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("checkpoint");
-    let backend = CpuBackend::new(Some(1)).unwrap();
+fn fitted(recipe: &Recipe, is_interrupted: bool) -> Fitted {
     let model = (find("digits-mlp").unwrap().build)().unwrap();
-    let parts = Dataset::Samples(digits()).parts(&model, 0).unwrap();
-    let run = Fit { checkpoint: Some(&file), ..Fit::anew((&backend, &model), recipe, &parts) };
-    if !interrupted {
-        return fit(&run, &mut ()).unwrap();
+    if !is_interrupted {
+        return whole(&model, recipe);
     }
-    let first = fit(&run, &mut StopAfter(7)).unwrap();
-    assert_eq!(first.ending, Ending::Interrupted);
-    let checkpoint = Checkpoint::read(&file).unwrap();
-    let codes = &checkpoint.state["optimizer.m.fc1.weight"];
-    let expected = if recipe.moments == Moments::Fp8 { DType::F8E4M3 } else { DType::BF16 };
-    assert_eq!(codes.ty().dtype, expected, "a checkpoint holds moments as memory does");
-    fit(&Fit { resume: Some(&checkpoint), ..run }, &mut ()).unwrap()
+    resumed(&model, recipe, |checkpoint| {
+        let codes = &checkpoint.state["optimizer.m.fc1.weight"];
+        let expected = if recipe.moments == Moments::Fp8 { DType::F8E4M3 } else { DType::BF16 };
+        assert_eq!(codes.ty().dtype, expected, "a checkpoint holds moments as memory does");
+    })
 }
 
 #[test]

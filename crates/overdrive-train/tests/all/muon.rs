@@ -1,15 +1,15 @@
 //! Muon: its update beside a slow one in f64, the matrices that take it, and what they learn.
 
+use crate::resumed::{resumed, whole};
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::{Builder, DType, Dim, Graph, Init, Tensor, TensorType, Tuning};
 use overdrive_models::find;
 use overdrive_passes::{Lora, bind};
-use overdrive_train::data::{Batch, Dataset, Target, digits};
+use overdrive_train::data::{Batch, Target};
 use overdrive_train::{
-    Checkpoint, Decay, Ending, Fit, Fitted, Moments, Observer, Optimizer, Recipe, Schedule,
-    StepReport, Trainer, fit, initial_parameters, training_step, with_loss,
+    Decay, Fitted, Moments, Optimizer, Recipe, Schedule, Trainer, initial_parameters,
+    training_step, with_loss,
 };
-use std::ops::ControlFlow;
 
 const MOMENTUM: f64 = 0.95;
 const LR: f64 = 0.02;
@@ -196,14 +196,6 @@ fn a_model_without_a_hidden_matrix_is_refused() {
     assert!(error.contains("a matrix of a hidden layer") && error.contains("`adamw`"), "{error}");
 }
 
-struct StopAfter(u64);
-
-impl Observer for StopAfter {
-    fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
-        if report.step + 1 == self.0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-}
-
 /// A perceptron of the digits with eight hidden matrices.
 fn deep() -> Graph {
     let b = Builder::new("deep");
@@ -220,21 +212,14 @@ fn deep() -> Graph {
     b.finish().unwrap()
 }
 
-fn fitted(recipe: &Recipe, interrupted: bool) -> Fitted {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("checkpoint");
-    let backend = CpuBackend::new(Some(1)).unwrap();
-    let model = deep();
-    let parts = Dataset::Samples(digits()).parts(&model, 0).unwrap();
-    let run = Fit { checkpoint: Some(&file), ..Fit::anew((&backend, &model), recipe, &parts) };
-    if !interrupted {
-        return fit(&run, &mut ()).unwrap();
+fn fitted(recipe: &Recipe, is_interrupted: bool) -> Fitted {
+    if !is_interrupted {
+        return whole(&deep(), recipe);
     }
-    assert_eq!(fit(&run, &mut StopAfter(7)).unwrap().ending, Ending::Interrupted);
-    let checkpoint = Checkpoint::read(&file).unwrap();
-    let moment = checkpoint.state["optimizer.momentum.hidden3"].ty().dtype;
-    assert_eq!(moment == DType::F32, recipe.moments == Moments::F32, "{moment}");
-    fit(&Fit { resume: Some(&checkpoint), ..run }, &mut ()).unwrap()
+    resumed(&deep(), recipe, |checkpoint| {
+        let moment = checkpoint.state["optimizer.momentum.hidden3"].ty().dtype;
+        assert_eq!(moment == DType::F32, recipe.moments == Moments::F32, "{moment}");
+    })
 }
 
 /// AdamW at its best rate of 0.002, 0.006 and 0.02 is at 0.27 with seed 1. Muon is at 0.16.

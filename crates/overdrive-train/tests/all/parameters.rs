@@ -1,17 +1,16 @@
 //! Formats of parameters: what steps in each of them learn, what they hold, and how they go on.
 
+use crate::resumed::{resumed, whole};
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::plan::{Plan, SlotId, SlotPlace, StepKind};
 use overdrive_ir::{Builder, DType, Graph, Init, Tensor, TensorType, Tuning};
 use overdrive_models::find;
 use overdrive_passes::{Lora, bind};
-use overdrive_train::data::{Batch, Dataset, Target, digits};
+use overdrive_train::data::{Batch, Dataset, Target};
 use overdrive_train::{
-    Checkpoint, Decay, EarlyStop, Ending, Fit, Fitted, Formats, Moments, Observer, Optimizer,
-    Parameters, Recipe, Schedule, StepReport, Trainer, fit, initial_parameters, training_step,
-    with_loss,
+    Decay, EarlyStop, Fit, Fitted, Formats, Moments, Optimizer, Parameters, Recipe, Schedule,
+    Trainer, fit, initial_parameters, training_step, with_loss,
 };
-use std::ops::ControlFlow;
 
 const ALL: [Parameters; 3] = [Parameters::F32, Parameters::Masters, Parameters::Stochastic];
 
@@ -23,35 +22,21 @@ fn step_of(x: f64) -> f64 {
     2f64.powi(x.abs().log2().floor() as i32 - MANTISSA)
 }
 
-struct StopAfter(u64);
-
-impl Observer for StopAfter {
-    fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
-        if report.step + 1 == self.0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-}
-
 /// A run on fold 0 of the digits, whole, or interrupted and continued.
 fn fitted(recipe: &Recipe, is_interrupted: bool) -> Fitted {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("checkpoint");
-    let backend = CpuBackend::new(Some(1)).unwrap();
     let model = (find("digits-mlp").unwrap().build)().unwrap();
-    let parts = Dataset::Samples(digits()).parts(&model, 0).unwrap();
-    let run = Fit { checkpoint: Some(&file), ..Fit::anew((&backend, &model), recipe, &parts) };
     if !is_interrupted {
-        return fit(&run, &mut ()).unwrap();
+        return whole(&model, recipe);
     }
-    assert_eq!(fit(&run, &mut StopAfter(7)).unwrap().ending, Ending::Interrupted);
-    let checkpoint = Checkpoint::read(&file).unwrap();
-    let is_copy = |name: &String| name.starts_with("optimizer.copy.");
-    assert!(!checkpoint.state.keys().any(is_copy), "masters say what their copies are");
-    let narrow = recipe.parameters == Parameters::Stochastic;
-    for states in [&checkpoint.state, &checkpoint.best] {
-        let found = states.get("fc1.weight").map(|saved| saved.ty().dtype == DType::BF16);
-        assert!(found.is_none_or(|found| found == narrow), "it holds what memory does");
-    }
-    fit(&Fit { resume: Some(&checkpoint), ..run }, &mut ()).unwrap()
+    resumed(&model, recipe, |checkpoint| {
+        let is_copy = |name: &String| name.starts_with("optimizer.copy.");
+        assert!(!checkpoint.state.keys().any(is_copy), "masters say what their copies are");
+        let narrow = recipe.parameters == Parameters::Stochastic;
+        for states in [&checkpoint.state, &checkpoint.best] {
+            let found = states.get("fc1.weight").map(|saved| saved.ty().dtype == DType::BF16);
+            assert!(found.is_none_or(|found| found == narrow), "it holds what memory does");
+        }
+    })
 }
 
 fn recipe(steps: u64) -> Recipe {

@@ -19,9 +19,9 @@ use super::shape::{AttentionShape, bunch};
 use super::{dropout, region, slopes};
 use crate::Error;
 use crate::compiler::KernelSource;
-use crate::entry::Entry;
+use crate::entry::{Entry, pointer};
 use crate::kernels::transfer::TransferShape;
-use crate::launch::{Refusal, Site};
+use crate::launch::{Addresses, Refusal, Site};
 
 /// Queries of a block: `QUERIES` of `captures.cu`.
 const QUERIES: usize = 64;
@@ -56,12 +56,15 @@ fn wanted(call: &KernelCall, op: &AttentionGrad) -> Vec<Wanted> {
     wanted
 }
 
-/// The places of the dense gradients that are wanted, and of their scratch; none if there are none.
+/// Places of dense gradients, and the offset of their sums in the scratch.
+pub(super) type CapturePlaces = (Vec<Home>, usize);
+
+/// Those of the gradients of captures that are wanted; none if there are none.
 pub(super) fn places(
     call: &KernelCall,
     (op, regions): (&AttentionGrad, &[Graph]),
     staging: &mut Staging<TransferShape>,
-) -> Result<Option<(Vec<Home>, usize)>, Refusal> {
+) -> Result<Option<CapturePlaces>, Refusal> {
     let wanted = if find_score(regions).is_some() { wanted(call, op) } else { Vec::new() };
     if wanted.is_empty() {
         return Ok(None);
@@ -134,37 +137,30 @@ pub(super) struct Captures {
     rows: CaptureRows,
     /// Sums of all captures, 8 bytes each, then the largest term of each.
     elements: usize,
-}
-
-/// Addresses of the operands and results of a launch.
-pub(super) struct At<'a> {
-    /// q, k, v, dout, log-sum-exp and delta.
-    pub(super) operands: [CUdeviceptr; 6],
-    /// The scratch.
-    pub(super) sums: CUdeviceptr,
-    /// Captured tensors.
-    pub(super) captures: &'a [u64],
-    /// Dense gradients of those that are wanted.
-    pub(super) results: &'a [CUdeviceptr],
+    /// The offset of these in the scratch.
+    sums: usize,
+    /// The dense gradients of those that are wanted.
+    results: Vec<Home>,
 }
 
 impl Captures {
-    /// Compiles those of a call, of which some are wanted.
+    /// Compiles those of a call at their [`places`], if some are wanted.
     pub(super) fn of_call(
         site: &Site<'_>,
-        call: &KernelCall,
+        (call, places): (&KernelCall, Option<CapturePlaces>),
         op: (&AttentionGrad, &[Graph]),
         views: [&View; 4],
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Option<Self>, Refusal> {
+        let Some(places) = places else { return Ok(None) };
         let slopes = slopes::of(op.1).expect("only a score function reads captures");
         let source = source(call, op, &slopes)?.expect("gradients of captures are wanted");
-        Self::new(site, (call, op.0), views, &source)
+        Self::new(site, (call, op.0, places), views, &source).map(Some)
     }
 
     /// Compiles the source of a call whose q, k, v and dout are read through these views.
     fn new(
         site: &Site<'_>,
-        (call, op): (&KernelCall, &AttentionGrad),
+        (call, op, (results, sums)): (&KernelCall, &AttentionGrad, CapturePlaces),
         views: [&View; 4],
         source: &KernelSource,
     ) -> Result<Self, Refusal> {
@@ -220,18 +216,26 @@ impl Captures {
             shape,
             rows: CaptureRows { delta: three(&call.operands[5]), bits: bits as i32 },
             elements,
+            sums,
+            results,
         })
     }
 
-    /// Enqueues all.
+    /// Enqueues all. The operands are q, k, v, dout, the log-sum-exp and delta.
     ///
     /// # Safety
-    /// Each address is that of the whole tensor that its field names.
-    pub(super) unsafe fn launch(&self, stream: &Arc<CudaStream>, at: &At<'_>) -> Result<(), Error> {
-        let mut operands = at.operands;
-        let mut captures = at.captures.to_vec();
+    /// Each address is that of the whole operand or captured tensor. `addresses` are those of the
+    /// call.
+    pub(super) unsafe fn launch(
+        &self,
+        stream: &Arc<CudaStream>,
+        addresses: &Addresses,
+        (mut operands, captures): ([CUdeviceptr; 6], &[u64]),
+    ) -> Result<(), Error> {
+        let mut captures = captures.to_vec();
         let (mut shape, mut rows) = (self.shape, self.rows);
-        let (mut sums, mut largest) = (at.sums, at.sums + 8 * self.elements as u64);
+        let mut sums = addresses.workspace() + self.sums as u64;
+        let mut largest = sums + 8 * self.elements as u64;
         let mut words = (self.elements + self.rounds.len().div_ceil(2)) as i64;
         let begin = &mut [pointer(&mut sums), pointer(&mut words)];
         // SAFETY: the parameters are those of the kernel, and the scratch has `words` words.
@@ -248,8 +252,9 @@ impl Captures {
         // SAFETY: the parameters are those of the kernel, and its sums are those of elements of
         // captures.
         unsafe { self.add.launch(stream, &mut parameters)? };
-        for (i, ((round, one), &to)) in self.rounds.iter().zip(at.results).enumerate() {
-            let mut places = [at.sums + 8 * one.base as u64, largest + 4 * i as u64, to];
+        for (i, ((round, one), to)) in self.rounds.iter().zip(&self.results).enumerate() {
+            let to = to.of(addresses);
+            let mut places = [sums + 8 * one.base as u64, largest + 4 * i as u64, to];
             let (mut count, mut bits) = (one.elements as i64, self.rows.bits);
             let mut parameters: Vec<*mut c_void> = places.iter_mut().map(pointer).collect();
             parameters.extend([pointer(&mut count), pointer(&mut bits)]);
@@ -258,9 +263,4 @@ impl Captures {
         }
         Ok(())
     }
-}
-
-/// The address of a parameter.
-fn pointer<T>(parameter: &mut T) -> *mut c_void {
-    (&raw mut *parameter).cast()
 }

@@ -18,7 +18,7 @@ use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 
 use super::block_mask::{BlockMask, CompiledBlockMask, Lists, MaskGrid};
 use super::call::{HEADS, of_numbers, specialised};
-use super::captures::{self, Captures};
+use super::captures::{self, CapturePlaces, Captures};
 use super::grad_portable::{self, PortableLayout};
 use super::homes::{Home, Staging};
 use super::hopper::{LINE, boxes};
@@ -232,13 +232,6 @@ fn sources_of(call: &KernelCall, op: &OpRef, regions: &[Graph]) -> PrintedCall {
     Ok(all)
 }
 
-/// Gradients of captures: the launches, where they are written, and the offset of their scratch.
-struct OfCaptures {
-    kernels: Captures,
-    results: Vec<Home>,
-    sums: usize,
-}
-
 /// Places of all tensors and sums, before any device has seen the call.
 struct GradLayout {
     staging: Staging<TransferShape>,
@@ -250,8 +243,7 @@ struct GradLayout {
     sums: [usize; 2],
     /// The block masks, and their offset.
     mask: (Option<BlockMask>, usize),
-    /// The gradients of captures, and the offset of their sums.
-    of_captures: Option<(Vec<Home>, usize)>,
+    of_captures: Option<CapturePlaces>,
 }
 
 impl GradLayout {
@@ -325,7 +317,7 @@ struct CompiledAttentionGrad {
     /// The block masks, and their offset into the scratch.
     mask: Option<(CompiledBlockMask, usize)>,
     captures: Vec<SlotId>,
-    of_captures: Option<OfCaptures>,
+    of_captures: Option<Captures>,
     staging: Staging<Transfer>,
 }
 
@@ -354,12 +346,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
     let [q, k, _, lse, _, delta] = std::array::from_fn(|i| &call.operands[i]);
     let (homes, views): (Vec<Home>, Vec<View>) = homes.into_iter().unzip();
     let read = [&views[0], &views[2], &views[3], &views[1]];
-    let of_captures = match of_captures {
-        Some((results, sums)) => {
-            Some(OfCaptures { kernels: Captures::of_call(site, call, op, read)?, results, sums })
-        }
-        None => None,
-    };
+    let of_captures = Captures::of_call(site, (call, of_captures), op, read)?;
     let (sizes, shared) = (q.ty.sizes(), k.ty.sizes());
     let ([batch, heads, queries], [key_heads, keys]) =
         ([sizes[0], sizes[1], sizes[2]], [shared[1], shared[2]]);
@@ -459,17 +446,10 @@ impl Launch for CompiledAttentionGrad {
         // SAFETY: the parameters are those of the kernel. It reads the sums and partials of the
         // scratch, and its stores keep to the rows of the shape.
         unsafe { self.round.launch(stream, &mut parameters)? };
-        if let Some(OfCaptures { kernels, results, sums }) = &self.of_captures {
-            let results: Vec<CUdeviceptr> = results.iter().map(|home| home.of(addresses)).collect();
-            let at = captures::At {
-                operands: [homes[0], homes[2], homes[3], homes[1], rows[0], rows[1]],
-                sums: scratch(*sums),
-                captures: &captures,
-                results: &results,
-            };
+        if let Some(of_captures) = &self.of_captures {
+            let operands = [homes[0], homes[2], homes[3], homes[1], rows[0], rows[1]];
             // SAFETY: the addresses are those of the operands, captures and results of this call.
-            // The scratch has room for the sums from `sums` on.
-            unsafe { kernels.launch(stream, &at)? };
+            unsafe { of_captures.launch(stream, addresses, (operands, &captures))? };
         }
         // SAFETY: as above.
         unsafe { self.staging.empty(stream, addresses) }

@@ -14,7 +14,7 @@ use overdrive_ir::ops::attention::find_mask;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 
 use super::call::{FRAGMENTS, of_numbers, specialised};
-use super::captures::{self, Captures};
+use super::captures::{self, CapturePlaces, Captures};
 use super::homes::{Home, Staging};
 use super::shape::{AttentionShape, together};
 use super::{dropout, region, slopes};
@@ -128,7 +128,7 @@ pub(super) struct PortableLayout {
     pub(super) staging: Staging<TransferShape>,
     /// q, k, v, dout, and dq, dk, dv, with the views that they have there.
     homes: Vec<(Home, View)>,
-    of_captures: Option<(Vec<Home>, usize)>,
+    of_captures: Option<CapturePlaces>,
 }
 
 impl PortableLayout {
@@ -169,7 +169,7 @@ struct CompiledGrad {
     /// The log-sum-exp and delta.
     sums: [ViewStart; 2],
     captures: Vec<SlotId>,
-    of_captures: Option<(Captures, Vec<Home>, usize)>,
+    of_captures: Option<Captures>,
     staging: Staging<Transfer>,
 }
 
@@ -180,13 +180,8 @@ pub(super) fn compile(
 ) -> Launched {
     let PortableLayout { staging, homes, of_captures } = PortableLayout::new(call, op)?;
     let (homes, views): (Vec<Home>, Vec<View>) = homes.into_iter().unzip();
-    let of_captures = match of_captures {
-        Some((results, sums)) => {
-            let read = [&views[0], &views[1], &views[2], &views[3]];
-            Some((Captures::of_call(site, call, op, read)?, results, sums))
-        }
-        None => None,
-    };
+    let read = [&views[0], &views[1], &views[2], &views[3]];
+    let of_captures = Captures::of_call(site, (call, of_captures), op, read)?;
     let three = |view: &View| -> [i64; 3] { std::array::from_fn(|d| view.strides[d]) };
     let four = |view: &View| -> [i64; 4] { std::array::from_fn(|d| view.strides[d]) };
     let (sizes, shared) = (views[0].ty.sizes(), views[1].ty.sizes());
@@ -262,17 +257,10 @@ impl Launch for CompiledGrad {
             // of the shape, and it stores no result that nobody reads.
             unsafe { entry.launch(stream, &mut parameters)? };
         }
-        if let Some((kernels, results, scratch)) = &self.of_captures {
-            let results: Vec<u64> = results.iter().map(|home| home.of(addresses)).collect();
-            let at = captures::At {
-                operands: [homes[0], homes[1], homes[2], homes[3], sums[0], sums[1]],
-                sums: addresses.workspace() + *scratch as u64,
-                captures: &captures,
-                results: &results,
-            };
+        if let Some(of_captures) = &self.of_captures {
+            let operands = [homes[0], homes[1], homes[2], homes[3], sums[0], sums[1]];
             // SAFETY: the addresses are those of the operands, captures and results of this call.
-            // The scratch has room for the sums.
-            unsafe { kernels.launch(stream, &at)? };
+            unsafe { of_captures.launch(stream, addresses, (operands, &captures))? };
         }
         // SAFETY: as above.
         unsafe { self.staging.empty(stream, addresses) }
