@@ -95,7 +95,8 @@ FUNCTIONS = {
 
 # Attention with the gradients of q, k and v, and the workload that they are of.
 GRADIENTS = {
-    name + ", forward and backward": name for name in ("causal attention", "attention", *FUNCTIONS)
+    name + ", forward and backward": name
+    for name in ("causal attention", "attention", "grouped attention", *FUNCTIONS)
 }
 
 

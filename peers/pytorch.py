@@ -130,8 +130,18 @@ WORKLOADS = {
     ),
     "causal attention": lambda p, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
     "attention": lambda p, q, k, v: F.scaled_dot_product_attention(q, k, v),
+    "grouped attention": lambda p, q, k, v: F.scaled_dot_product_attention(
+        q, k, v, is_causal=True, enable_gqa=True
+    ),
 }
-ATTENDING = {"transformer", "quick-inference", "quick-memory", "causal attention", "attention"}
+ATTENDING = {
+    "transformer",
+    "quick-inference",
+    "quick-memory",
+    "causal attention",
+    "attention",
+    "grouped attention",
+}
 # The ops that liger-kernel has kernels for.
 ROWS = {"softmax", "layer_norm", "rms_norm", "cross_entropy"}
 

@@ -41,10 +41,16 @@ const ACCELERATOR_QUICK: [Sizes; 1] = [[1, 8, 1024, 128]];
 /// Those of the tables in `docs/attention.md`.
 const ACCELERATOR: [Sizes; 4] =
     [[16, 16, 1024, 128], [4, 16, 4096, 128], [1, 16, 16_384, 128], [2, 16, 8192, 64]];
+/// Sizes of variants without functions: short sequences, odd lengths, narrow and wide heads.
+const ACCELERATOR_PLAIN: [Sizes; 4] =
+    [[16, 16, 512, 128], [8, 16, 2048, 128], [8, 16, 1023, 96], [2, 16, 4096, 256]];
 const HOST_QUICK: [Sizes; 1] = [[1, 4, 256, 64]];
-const HOST: [Sizes; 3] = [[1, 8, 512, 64], [1, 8, 2048, 64], [1, 8, 8192, 64]];
-/// The longest for which a processor runs every variant: a session should end in minutes.
-const HOST_LONGEST: usize = 2048;
+const HOST: [Sizes; 2] = [[1, 8, 512, 64], [1, 8, 2048, 64]];
+/// So long that a session of every variant would take more than minutes.
+const HOST_PLAIN: [Sizes; 1] = [[1, 8, 8192, 64]];
+
+/// Query heads of each head of keys and values.
+const GROUP: usize = 8;
 
 /// A window has this part of the keys.
 const WINDOWS: usize = 8;
@@ -66,6 +72,8 @@ const STORED: u64 = 12;
 pub(crate) enum AttentionVariant {
     Causal,
     Full,
+    /// Causal, and [`GROUP`] query heads share keys and values.
+    Grouped,
     Window,
     SoftCap,
     Alibi,
@@ -86,14 +94,17 @@ pub(crate) enum AttentionPart {
 
 use AttentionPart::{Both, Forward};
 use AttentionVariant::{
-    Alibi, BlockSparse, Causal, Documents, Full, RelativeBias, SoftCap, Threshold, Window,
+    Alibi, BlockSparse, Causal, Documents, Full, Grouped, RelativeBias, SoftCap, Threshold, Window,
 };
 
 impl AttentionVariant {
-    /// The first is the one that the others are related to. The second is plain too.
-    const ALL: [Self; 13] = [
+    /// The first is the one that the others are related to.
+    const PLAIN: [Self; 3] = [Causal, Full, Grouped];
+    /// The plain ones first.
+    const ALL: [Self; 14] = [
         Causal,
         Full,
+        Grouped,
         Window,
         SoftCap,
         Alibi,
@@ -111,6 +122,7 @@ impl AttentionVariant {
         let name = match self {
             Causal => "causal attention",
             Full => "attention",
+            Grouped => "grouped attention",
             Window => "window attention",
             SoftCap => "soft-cap attention",
             Alibi => "alibi attention",
@@ -187,14 +199,19 @@ impl AttentionVariant {
                 let tiles = visible_tiles(percent, [heads, t.div_ceil(tile(t))]);
                 Some(b.state("tiles", tiles.ty().clone(), Init::Value(tiles)))
             }
-            Causal | Full | Window | SoftCap | Threshold(_) => None,
+            Causal | Full | Grouped | Window | SoftCap | Threshold(_) => None,
         }
+    }
+
+    /// Heads of keys and values.
+    fn kv_heads(self, heads: usize) -> usize {
+        if self == Grouped { (heads / GROUP).max(1) } else { heads }
     }
 
     /// Its function, for a length.
     fn function(self, t: usize, captured: &[TensorType]) -> Option<Result<Graph, GraphError>> {
         Some(match self {
-            Causal | Full | Threshold(_) => return None,
+            Causal | Full | Grouped | Threshold(_) => return None,
             Window => mask_region(captured, |[_, _, q, k], _| {
                 (q - k).compare(Compare::Lt, q.constant((t / WINDOWS) as f64))
             }),
@@ -278,10 +295,13 @@ pub(crate) fn graph(
     (dtype, sizes): (DType, Sizes),
 ) -> Result<Graph, GraphError> {
     let b = Builder::new("attention");
-    let [q, k, v] = ["q", "k", "v"].map(|name| b.input(name, TensorType::new(dtype, sizes)));
+    let [batch, heads, t, d] = sizes;
+    let q = b.input("q", TensorType::new(dtype, sizes));
+    let of_keys = TensorType::new(dtype, [batch, variant.kv_heads(heads), t, d]);
+    let [k, v] = ["k", "v"].map(|name| b.input(name, of_keys.clone()));
     let captured: Vec<Expr<'_>> = variant.captured(&b, dtype, sizes).into_iter().collect();
     let types: Vec<TensorType> = captured.iter().map(|tensor| tensor.ty()).collect();
-    let function = variant.function(sizes[2], &types).transpose()?;
+    let function = variant.function(t, &types).transpose()?;
     let regions = function.into_iter().collect();
     let [y, _] = q.attention_with([k, v], variant.attention(), regions, &captured);
     b.output("y", y);
@@ -348,12 +368,15 @@ impl Study for AttentionStudy {
     }
 
     fn run(&self, context: &Context<'_>, results: &mut Results) {
-        let shapes = match context.device().is_accelerator() {
-            true => context.sizes(&ACCELERATOR_QUICK, &ACCELERATOR),
-            false => context.sizes(&HOST_QUICK, &HOST),
+        let (every, plain) = match context.device().is_accelerator() {
+            true => (context.sizes(&ACCELERATOR_QUICK, &ACCELERATOR), &ACCELERATOR_PLAIN[..]),
+            false => (context.sizes(&HOST_QUICK, &HOST), &HOST_PLAIN[..]),
         };
+        let every = every.iter().map(|&sizes| (sizes, &AttentionVariant::ALL[..]));
+        let plain = context.sizes(&[], plain).iter();
+        let plain = plain.map(|&sizes| (sizes, &AttentionVariant::PLAIN[..]));
         let mut above = 0.0f64;
-        for &sizes in shapes {
+        for (sizes, variants) in every.chain(plain) {
             for part in [Forward, Both] {
                 let name = format!("attention{} of {sizes:?}", part.suffix());
                 if let Some(reason) = context.sampling.over() {
@@ -361,7 +384,7 @@ impl Study for AttentionStudy {
                     continue;
                 }
                 context.journal.progress.workload(&name);
-                match session(context, results, (part, sizes)) {
+                match session(context, results, (part, sizes), variants) {
                     Ok(share) => above = above.max(share),
                     Err(error) => note(results, format!("{name}: {error}")),
                 }
@@ -383,18 +406,6 @@ fn note(results: &mut Results, text: String) {
     results.notes.push(Note { study: AttentionStudy.name().to_owned(), text });
 }
 
-/// The variants that a device runs at these sizes. A threshold is for inference: its gradient
-/// stores all scores.
-fn variants(
-    context: &Context<'_>,
-    (part, [.., t, _]): (AttentionPart, Sizes),
-) -> impl Iterator<Item = AttentionVariant> {
-    let is_short = context.device().is_accelerator() || t <= HOST_LONGEST;
-    let count = if is_short { AttentionVariant::ALL.len() } else { 2 };
-    let is_run = move |variant: &AttentionVariant| variant.has(part);
-    AttentionVariant::ALL.into_iter().take(count).filter(is_run)
-}
-
 /// Samples whose reference fits in the host's memory, of so many bytes; none where one does not.
 fn samples(
     (variant, part): (AttentionVariant, AttentionPart),
@@ -406,18 +417,20 @@ fn samples(
     if part == Both && variant.reads_floats() { fitting } else { SAMPLES }
 }
 
-/// Measures all variants of these sizes together. Returns how far FLOPs lie above the convention,
-/// at most.
+/// Measures these variants together, [`AttentionVariant::PLAIN`] first. A threshold is for
+/// inference: its gradient stores all scores. Returns how far FLOPs lie above the convention, at
+/// most.
 fn session(
     context: &Context<'_>,
     results: &mut Results,
     (part, sizes): (AttentionPart, Sizes),
+    variants: &[AttentionVariant],
 ) -> Result<f64, GraphError> {
     let device = context.device();
     let dtype = if device.is_accelerator() { DType::BF16 } else { DType::F32 };
     let host_bytes = context.reference.description().memory_bytes;
     let (mut workloads, mut measured, mut above) = (Vec::new(), Vec::new(), 0.0f64);
-    for variant in variants(context, (part, sizes)) {
+    for &variant in variants.iter().filter(|variant| variant.has(part)) {
         let case = (variant, part);
         if let Some(reason) = variant.too_short(sizes[2]) {
             let name = format!("{}{}", variant.name(), part.suffix());

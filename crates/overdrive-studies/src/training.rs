@@ -14,8 +14,9 @@ mod tests;
 use crate::peers::RankPeers;
 use crate::{Context, Study};
 use overdrive_bench::results::Results;
+use overdrive_ir::DType;
 use overdrive_passes::Lora;
-use overdrive_train::{Moments, Recipe};
+use overdrive_train::{Moments, Optimizer, Parameters, Recipe};
 use session::{Compared, Part, take};
 use step::{Limit, Model, Way};
 
@@ -92,7 +93,7 @@ impl Study for Memory {
     }
 
     fn summary(&self) -> &'static str {
-        "a training step by what it keeps in memory: moments, adapters, and memory limits"
+        "a training step by what it keeps in memory: states, adapters, and memory limits"
     }
 
     fn quick_seconds(&self) -> u64 {
@@ -144,10 +145,19 @@ fn savings(formats: &'static str, limits: &[Limit]) -> Vec<Way> {
     let with = |variant: &str, recipe: Recipe| Way { recipe, ..plain.clone() }.named(variant);
     let recipe = || plain.recipe.clone();
     let moments = |moments| with(&format!("moments {moments}"), Recipe { moments, ..recipe() });
+    let parameters =
+        |kept| with(&format!("parameters {kept}"), Recipe { parameters: kept, ..recipe() });
+    let optimizer = Optimizer::muon();
     let within = |limit: Limit| Way { limit: Some(limit), ..plain.clone().named(limit.name()) };
     let lora = Some(Lora { rank: 8, alpha: 16.0 });
     let mut ways = vec![plain.clone(), moments(Moments::Bf16), moments(Moments::Fp8)];
     ways.extend(limits.iter().map(|&limit| within(limit)));
+    // Copies in the format of contractions are no others than the parameters in f32.
+    if plain.recipe.precision != DType::F32 {
+        ways.push(parameters(Parameters::Masters));
+    }
+    ways.push(parameters(Parameters::Stochastic));
+    ways.push(with("Muon", Recipe { optimizer, ..recipe() }));
     ways.push(with("LoRA, rank 8", Recipe { lora, ..recipe() }));
     ways
 }

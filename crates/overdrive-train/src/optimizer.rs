@@ -61,6 +61,15 @@ pub(crate) struct Shared<'b> {
 }
 
 impl Optimizer {
+    /// Decay of Muon's moment by its authors (Jordan et al., 2024).
+    pub const MOMENTUM_OF_MUON: f64 = 0.95;
+
+    /// Muon beside AdamW as it is by default.
+    pub fn muon() -> Self {
+        let AdamW { betas, eps, weight_decay } = AdamW::default();
+        Self::Muon { momentum: Self::MOMENTUM_OF_MUON, betas, eps, weight_decay }
+    }
+
     /// AdamW as this rule has it. SGD has its decay alone.
     pub fn adamw(&self) -> AdamW {
         match *self {

@@ -441,26 +441,40 @@ fn gradients_of_attention_with_mask_functions() {
     }
 }
 
-/// Gradients of captured tensors too. These are rounded to 16 bits, since their summands are.
 #[test]
-fn gradients_of_attention_with_score_functions() {
-    type Score = for<'b> fn(Expr<'b>, [Expr<'b>; 4], &[Expr<'b>]) -> Expr<'b>;
-    let functions: [(&str, Score); 4] = [
-        ("soft-cap", |score, _, _| (score / 2.0).tanh() * 2.0),
-        ("alibi", |score, [_, h, q, k], captures| {
-            score + captures[0].at(&[h]) * (k - q).convert(DType::F32)
-        }),
-        // Far keys share the ends of the table.
-        ("relative", |score, [_, h, q, k], captures| {
-            let at = k - q + k.constant(40.0);
-            score * captures[3] + captures[1].at(&[h, at]).convert(DType::F32)
-        }),
-        ("bias and documents", |score, [b, _, q, k], captures| {
-            let same = captures[4].at(&[b, q]).compare(Compare::Eq, captures[4].at(&[b, k]));
-            let biased = score + captures[2].at(&[q]);
-            same.select(biased.tanh(), score.constant(f64::NEG_INFINITY))
-        }),
-    ];
+fn gradients_of_capped_attention() {
+    check_gradients_of_scores("soft-cap", |score, _, _| (score / 2.0).tanh() * 2.0);
+}
+
+#[test]
+fn gradients_of_attention_with_slopes() {
+    check_gradients_of_scores("alibi", |score, [_, h, q, k], captures| {
+        score + captures[0].at(&[h]) * (k - q).convert(DType::F32)
+    });
+}
+
+#[test]
+fn gradients_of_attention_with_relative_bias() {
+    // Far keys share the ends of the table.
+    check_gradients_of_scores("relative", |score, [_, h, q, k], captures| {
+        let at = k - q + k.constant(40.0);
+        score * captures[3] + captures[1].at(&[h, at]).convert(DType::F32)
+    });
+}
+
+#[test]
+fn gradients_of_attention_with_bias_and_documents() {
+    check_gradients_of_scores("bias and documents", |score, [b, _, q, k], captures| {
+        let same = captures[4].at(&[b, q]).compare(Compare::Eq, captures[4].at(&[b, k]));
+        let biased = score + captures[2].at(&[q]);
+        same.select(biased.tanh(), score.constant(f64::NEG_INFINITY))
+    });
+}
+
+type Score = for<'b> fn(Expr<'b>, [Expr<'b>; 4], &[Expr<'b>]) -> Expr<'b>;
+
+/// Gradients of captured tensors too. These are rounded to 16 bits, since their summands are.
+fn check_gradients_of_scores(name: &str, function: Score) {
     for (dtype, shape) in [
         (DType::BF16, [1, 4, 2, 150, 170, 128, 128]),
         (DType::F16, [2, 2, 1, 100, 130, 64, 64]),
@@ -487,19 +501,16 @@ fn gradients_of_attention_with_score_functions() {
         });
         let mask = mask.unwrap();
         let inputs = [&gradient_inputs(dtype, shape)[..], &captures].concat();
-        for (name, f) in functions {
-            let score = score_region(DType::F32, &types, f).unwrap();
-            for (attention, regions) in [
-                (Attention::CAUSAL, vec![score.clone()]),
-                (Attention::FULL, vec![score, mask.clone()]),
-            ] {
-                let case = format!("{name} in {dtype} {shape:?} {attention:?}");
-                check(&case, &inputs, |b, x| {
-                    let x4 = [x[0], x[1], x[2], x[3]];
-                    let all = gradients(b, x4, attention, (&regions, &x[4..]));
-                    all.into_iter().map(|y| y.convert(DType::BF16)).collect()
-                });
-            }
+        let score = score_region(DType::F32, &types, function).unwrap();
+        for (attention, regions) in
+            [(Attention::CAUSAL, vec![score.clone()]), (Attention::FULL, vec![score, mask])]
+        {
+            let case = format!("{name} in {dtype} {shape:?} {attention:?}");
+            check(&case, &inputs, |b, x| {
+                let x4 = [x[0], x[1], x[2], x[3]];
+                let all = gradients(b, x4, attention, (&regions, &x[4..]));
+                all.into_iter().map(|y| y.convert(DType::BF16)).collect()
+            });
         }
     }
 }

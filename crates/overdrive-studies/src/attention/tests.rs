@@ -25,7 +25,8 @@ fn every_variant_agrees_with_its_reference_and_is_related_to_causal() {
     // More samples than are compared, and tiles of which a threshold can skip half.
     let lengths = [(Forward, 256), (Both, 40)];
     for (part, t) in lengths {
-        let above = session(&context, &mut results, (part, [3, 2, t, 16])).unwrap();
+        let above =
+            session(&context, &mut results, (part, [3, 2, t, 16]), &AttentionVariant::ALL).unwrap();
         assert!(above > 0.0, "{above}");
     }
     let expected: Vec<String> = lengths
@@ -82,7 +83,9 @@ fn work_is_that_of_the_pairs_that_are_seen() {
         let found = share(variant);
         assert!((found - expected).abs() < 1e-3, "{variant:?}: {found}, not {expected}");
     };
-    [Causal, Full, SoftCap, Alibi, RelativeBias].iter().for_each(|&variant| near(variant, 1.0));
+    [Causal, Full, Grouped, SoftCap, Alibi, RelativeBias]
+        .iter()
+        .for_each(|&variant| near(variant, 1.0));
     // 128 keys of each query, but of the first 128.
     near(Window, (1024.0 * 128.0 - 128.0 * 127.0 / 2.0) / (1024.0 * 1025.0 / 2.0));
     near(BlockSparse(75), 0.25);
@@ -117,7 +120,7 @@ fn peers_know_every_workload_by_its_name() {
     // No peer skips tiles by their scores.
     let has_peer = |variant: &AttentionVariant| !matches!(variant, Threshold(_));
     for variant in AttentionVariant::ALL.into_iter().filter(has_peer) {
-        let text = if matches!(variant, Causal | Full) { plain } else { functions };
+        let text = if AttentionVariant::PLAIN.contains(&variant) { plain } else { functions };
         assert!(text.contains(&format!("\"{}\":", variant.name())), "{}", variant.name());
     }
     assert!(functions.contains(&format!("\"{}\"", Both.suffix())), "{}", Both.suffix());

@@ -7,7 +7,6 @@ use overdrive::train::{Optimizer, Recipe};
 
 /// Momentum unless said.
 const OF_SGD: f64 = 0.9;
-const OF_MUON: f64 = 0.95;
 
 /// The recipe for these steps, or the model's own number of them.
 pub(super) fn optimized(
@@ -53,7 +52,7 @@ fn optimizer(asked: &Optimization, own: Optimizer) -> Result<Optimizer, Failure>
             Ok(Optimizer::Adamw { betas, eps, weight_decay })
         }
         OptimizerName::Muon => {
-            let momentum = asked.momentum.unwrap_or(OF_MUON);
+            let momentum = asked.momentum.unwrap_or(Optimizer::MOMENTUM_OF_MUON);
             Ok(Optimizer::Muon { momentum, betas, eps, weight_decay })
         }
         OptimizerName::Sgd => {
