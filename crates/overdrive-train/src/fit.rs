@@ -7,17 +7,17 @@ use crate::kept_model::stored;
 use crate::learner::learner;
 use crate::ranks::{Neighbours, Ranks, Votes};
 use crate::rise::Losses;
-use crate::trainer::{Initial, initial_elements};
+use crate::trainer::{initial_elements, seeded};
 use crate::{
     Augmentation, Ending, Evaluator, Fit, Fitted, Observer, Progress, Recipe, Shards, Sharing,
     Shuffle, TrainError, Trainer, initial_parameter, with_loss,
 };
 use overdrive_formats::Tensors;
 use overdrive_ir::eval::philox;
-use overdrive_ir::{Communicator, Graph, Tuning};
+use overdrive_ir::{Communicator, Graph, StateDecl, Tuning};
 use overdrive_passes::left_in_float;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Trains.
@@ -32,9 +32,9 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     let forward = learner(run.model, recipe, recipe.batch)?;
     let initial = |name: &str| {
         let state = forward.states().iter().find(|state| state.name == name)?;
-        Some(initial_parameter(state, forward.ty(state.value), recipe.seed))
+        Some(seeded(state, recipe.seed))
     };
-    let origin = origin(run.train, recipe, (&forward, &initial))?;
+    let origin = origin(run.train, recipe, &forward)?;
     // The choices made when the run began; its bits depend on them.
     let choices = run.resume.map(|checkpoint| checkpoint.choices.clone()).unwrap_or_default();
     let tuning = Tuning { memory_limit: run.memory_limit, choices, ..Tuning::default() };
@@ -166,21 +166,18 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
 
 /// Identifies the origin of a run: the hash of its training samples and of its frozen weights,
 /// which no checkpoint holds.
-fn origin(
-    train: &dyn Split,
-    recipe: &Recipe,
-    (forward, initial): (&Graph, &Initial<'_>),
-) -> Result<String, TrainError> {
-    let names = forward.states().iter().map(|state| &state.name);
-    let frozen: BTreeSet<&String> = names.filter(|name| !recipe.trains(name)).collect();
+fn origin(train: &dyn Split, recipe: &Recipe, forward: &Graph) -> Result<String, TrainError> {
+    let states = forward.states().iter().filter(|state| !recipe.trains(&state.name));
+    let frozen: BTreeMap<&String, &StateDecl> = states.map(|state| (&state.name, state)).collect();
     if frozen.is_empty() {
         return train.hash();
     }
     let mut hash = Sha256::new();
     hash.update(train.hash()?);
-    for name in frozen {
+    for (name, state) in frozen {
         hash.update(name);
-        hash.update(initial(name).expect("a state of the model").bytes());
+        let value = initial_parameter(state, forward.ty(state.value), recipe.seed);
+        hash.update(value.bytes());
     }
     Ok(hex(hash))
 }

@@ -20,7 +20,7 @@
 
 use crate::moments::in_shape;
 use overdrive_ir::eval::philox::site_of;
-use overdrive_ir::{Binary, Builder, Compare, DType, Expr, Prim, Tensor, Unary};
+use overdrive_ir::{Binary, Builder, Compare, DType, Expr, Init, Prim, Tensor, Unary};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -71,6 +71,15 @@ pub(crate) fn copied(state: &str) -> Option<&str> {
 pub(crate) fn as_kept(tensor: Tensor, dtype: DType) -> Tensor {
     let narrows = tensor.ty().dtype == DType::F32 && dtype.is_float();
     if narrows && tensor.ty().dtype != dtype { tensor.convert(dtype) } else { tensor }
+}
+
+/// The initial value of a model's state as a state of this type begins.
+pub(crate) fn begins_as(init: Init, dtype: DType) -> Init {
+    match init {
+        Init::Value(tensor) => Init::Value(as_kept(tensor, dtype)),
+        // Random numbers and constants in fewer bits are those of f32, rounded.
+        other => other,
+    }
 }
 
 /// A parameter as a step keeps it, in the model's format.

@@ -2,9 +2,9 @@
 //! format of contractions (`kept`).
 
 use crate::Recipe;
-use crate::kept::{COPY, NARROW, Parameters, as_kept};
+use crate::kept::{COPY, NARROW, Parameters, begins_as};
 use crate::moments::is_small;
-use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Init, Node, Prim, TensorType, Value};
+use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Node, Prim, TensorType, Value};
 use overdrive_passes::{moves, store};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,10 +48,7 @@ pub(crate) fn append<'b>(
         let (name, ty) = (state.name.as_str(), graph.ty(state.value));
         let is_trained = names.contains(name);
         if is_trained && recipe.narrows(name, ty) {
-            let init = match &state.init {
-                Init::Value(tensor) => Init::Value(as_kept(tensor.clone(), NARROW)),
-                other => other.clone(),
-            };
+            let init = begins_as(state.init.clone(), NARROW);
             narrow.insert(state.value, b.state_named(name, ty.with_dtype(NARROW), init));
         } else {
             map.insert(state.value, b.state_named(name, ty.clone(), state.init.clone()));

@@ -8,7 +8,7 @@ use crate::checkpoint::{Checkpoint, SavedState, StatePart, StateParts};
 use crate::compiled::Compiled;
 use crate::data::Batch;
 use crate::held::{self, Held, Sharing, by_name};
-use crate::kept::{as_given, as_kept, copied};
+use crate::kept::{as_given, as_kept, begins_as, copied};
 use crate::ranks::Ranks;
 use crate::step::{COUNT, Role, graph_of, is_kept, parameters};
 use crate::{Recipe, TrainError, training_step_on};
@@ -58,7 +58,8 @@ pub(crate) fn initial_elements(state: &StateDecl, ty: &TensorType, seed: u64) ->
     }
 }
 
-fn seeded(state: &StateDecl, seed: u64) -> Init {
+/// A state's declared initial value, drawn from `seed` if it is random.
+pub(crate) fn seeded(state: &StateDecl, seed: u64) -> Init {
     match state.init.clone() {
         Init::Normal { std, .. } => Init::Normal { std, seed },
         Init::Uniform { bound, .. } => Init::Uniform { bound, seed },
@@ -66,11 +67,22 @@ fn seeded(state: &StateDecl, seed: u64) -> Init {
     }
 }
 
-/// Gives the initial value of a state of a model by name; one at a time is in memory.
-pub(crate) type Initial<'i> = dyn Fn(&str) -> Option<Tensor> + 'i;
+/// Gives the initial value of a state of a model by name. It is a description where it can be, so
+/// that devices draw their own, and one tensor at a time is in memory.
+pub(crate) type Initial<'i> = dyn Fn(&str) -> Option<Init> + 'i;
+
+/// Whether a state of this type may begin so.
+fn begins(init: &Init, ty: &TensorType) -> bool {
+    match init {
+        Init::Value(tensor) => tensor.ty() == ty,
+        Init::Widened(tensor) => tensor.ty().shape == ty.shape,
+        Init::Constant(_) | Init::Normal { .. } | Init::Uniform { .. } => true,
+    }
+}
 
 /// The initial state of a step of `model`, as a rank holds it. The model's states are as `initial`
-/// says, the optimizer's as the step declares them.
+/// says, the optimizer's as the step declares them. The back end makes those that a rank holds whole
+/// in main memory; the host makes others, which lie in parts or elsewhere.
 fn initial_state(
     (backend, rank): (&dyn Backend, usize),
     model: &Graph,
@@ -82,27 +94,30 @@ fn initial_state(
     for declared in step.states() {
         let ty = step.ty(declared.value);
         let space = offloaded.get(&declared.name).copied().unwrap_or_default();
-        let upload = |tensor: &Tensor| match space {
-            Space::MAIN => backend.upload(tensor),
-            other => backend.upload_to(tensor, other),
-        };
         let is_models = model.states().iter().any(|known| known.name == declared.name);
         let whole = held.whole_type(&declared.name, ty);
-        let given = initial(copied(&declared.name).unwrap_or(&declared.name));
-        let buffer = match given.map(|tensor| as_kept(tensor, whole.dtype)) {
-            Some(tensor) if tensor.ty() == whole => {
-                upload(&held.part(&declared.name, &tensor, rank))?
-            }
-            None if !is_models && space == Space::MAIN => {
-                backend.initial(&declared.init, &declared.name, ty)?
-            }
-            None if !is_models => upload(&draw(&declared.init, &declared.name, ty))?,
+        // A copy begins as its master does.
+        let name = copied(&declared.name).unwrap_or(&declared.name);
+        let given = initial(name).map(|init| begins_as(init, whole.dtype));
+        let (init, whole) = match given {
+            Some(init) if begins(&init, whole) => (init, whole),
+            None if !is_models => (declared.init.clone(), ty),
             other => {
-                let found = other.map_or("no tensor".to_owned(), |tensor| tensor.ty().to_string());
+                let found = match other {
+                    Some(Init::Value(tensor) | Init::Widened(tensor)) => tensor.ty().to_string(),
+                    _ => "no tensor".to_owned(),
+                };
                 let expected = format!("`{}` {ty}", declared.name);
                 let remedy = "give every state of the model its value";
                 return Err(TrainError::invalid(model.name(), expected, found, remedy));
             }
+        };
+        let buffer = if space == Space::MAIN && whole == ty {
+            backend.initial(&init, name, ty)?
+        } else {
+            let tensor = draw(&init, name, whole);
+            let part = if whole == ty { tensor } else { held.part(&declared.name, &tensor, rank) };
+            backend.upload_to(&part, space)?
         };
         state.buffers.insert(declared.name.clone(), buffer);
     }
@@ -146,7 +161,7 @@ impl<'a> Trainer<'a> {
         tuning: &Tuning,
     ) -> Result<Self, TrainError> {
         let alone = Ranks(None, Sharing::default());
-        let initial = |name: &str| initial.get(name).cloned();
+        let initial = |name: &str| initial.get(name).cloned().map(Init::Value);
         Self::of_rank((backend, alone), graph, recipe, &initial, tuning)
     }
 

@@ -5,7 +5,9 @@ use crate::{DType, Shape, Tensor, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// The value of a state before the first call. Random values depend on the seed, the state's name
-/// and the element's index only, never on the order of declaration.
+/// and the element's index only, never on the order of declaration, the device or the number format:
+/// numbers in fewer bits than f32 are those of f32, rounded. So a copy in 16 bits begins as the cast
+/// of its master does.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Init {
@@ -75,7 +77,7 @@ impl Init {
     /// Whether each byte of such a value is 0, so that a device can fill memory with it.
     pub fn is_zero(&self, dtype: DType) -> bool {
         let Init::Constant(c) = self else { return false };
-        Tensor::from_f64(dtype, [1usize], &[*c]).bytes().iter().all(|&byte| byte == 0)
+        rounded(dtype, [1usize], &[*c]).bytes().iter().all(|&byte| byte == 0)
     }
 
     /// Elements from `part * PART` to the next part of a random state, so that several threads can
@@ -97,7 +99,7 @@ impl Init {
             }
             _ => panic!("the state `{name}` is not random"),
         };
-        Tensor::from_f64(ty.dtype, [length], &values)
+        rounded(ty.dtype, [length], &values)
     }
 }
 
@@ -106,5 +108,35 @@ fn constant(c: f64, ty: &TensorType) -> Tensor {
     if Init::Constant(c).is_zero(ty.dtype) {
         return Tensor::from_bytes(ty.clone(), vec![0; ty.bytes()]).expect("a zero an element");
     }
-    Tensor::from_f64(ty.dtype, Shape::clone(&ty.shape), &vec![c; ty.elements()])
+    rounded(ty.dtype, Shape::clone(&ty.shape), &vec![c; ty.elements()])
+}
+
+/// Numbers in a format, by way of f32 where that has more bits.
+fn rounded(dtype: DType, shape: impl Into<Shape>, values: &[f64]) -> Tensor {
+    if dtype.is_float() && dtype.bits() < DType::F32.bits() {
+        return Tensor::from_f64(DType::F32, shape, values).convert(dtype);
+    }
+    Tensor::from_f64(dtype, shape, values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_in_fewer_bits_begins_as_the_cast_of_its_master() {
+        let wide = TensorType::new(DType::F32, [3usize, 4000]);
+        let inits = [
+            Init::Normal { std: 0.02, seed: 3 },
+            Init::Uniform { bound: 0.5, seed: 4 },
+            // Just above the middle of two bf16, by less than f32 tells.
+            Init::Constant(1.0 + 2f64.powi(-8) + 2f64.powi(-40)),
+        ];
+        for init in inits {
+            for dtype in [DType::BF16, DType::F16, DType::F8E4M3] {
+                let cast = init.tensor("w", &wide).convert(dtype);
+                assert_eq!(init.tensor("w", &wide.with_dtype(dtype)), cast, "{init:?} {dtype}");
+            }
+        }
+    }
 }

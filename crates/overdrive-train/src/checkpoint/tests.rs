@@ -8,7 +8,7 @@ use crate::ranks::Ranks;
 use crate::{EarlyStop, initial_parameters};
 use crate::{Ending, Fit, Fitted, Observer, Shards, Sharing, StepReport, Trainer, fit, with_loss};
 use overdrive_cpu::CpuBackend;
-use overdrive_ir::{Backend, Communicator, Graph, Mesh, Tuning};
+use overdrive_ir::{Backend, Communicator, Graph, Init, Mesh, Tuning};
 use overdrive_ranks::run;
 use std::fs;
 use std::io::Read;
@@ -146,7 +146,7 @@ fn restored(task: &Task, (mesh, shards): (&str, Shards), kept: &Checkpoint) {
     let mesh: Mesh = mesh.parse().unwrap();
     let forward = learner(&task.model, &task.recipe, task.recipe.batch).unwrap();
     let initial = initial_parameters(&forward, 9);
-    let initial = |name: &str| initial.get(name).cloned();
+    let initial = |name: &str| initial.get(name).cloned().map(Init::Value);
     let judged = with_loss(&forward, task.parts.train.target()).unwrap();
     let done = run(&mesh, PATIENCE, |rank| {
         let backend = CpuBackend::new(Some(1)).unwrap().on(Arc::clone(&rank));

@@ -3,13 +3,14 @@
 
 use crate::data::{Batch, Dataset, Parts, digits};
 use crate::learner::learner;
+use crate::trainer::seeded;
 use crate::{
     Decay, Fit, Formats, Observer, Recipe, Schedule, TrainError, Trainer, batches, fit,
-    initial_parameter, initial_parameters, with_loss,
+    initial_parameters, with_loss,
 };
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
-use overdrive_ir::{Graph, Tensor, Tuning};
+use overdrive_ir::{Graph, Init, Tensor, Tuning};
 use overdrive_ranks::run;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,7 +113,7 @@ fn the_batch_of_several_is_named() {
 fn the_rank_that_made_it_is_named() {
     let task = task("f32");
     let initial = task.initial();
-    let get = |name: &str| initial.get(name).cloned();
+    let get = |name: &str| initial.get(name).cloned().map(Init::Value);
     for bad in 0..2 {
         let errors = run(&"data=2".parse().unwrap(), PATIENCE, |rank| {
             let backend = CpuBackend::new(Some(1)).unwrap().on(Arc::clone(&rank));
@@ -176,7 +177,7 @@ fn an_outlier_that_stays_finite_is_told_by_layer_and_tensor() {
         // Scales see the outlier once.
         trainer.step(&task.batches(3)).unwrap();
         let before = trainer.snapshot().unwrap();
-        let start = |name: &str| initial.get(name).cloned();
+        let start = |name: &str| initial.get(name).cloned().map(Init::Value);
         let said = trainer.growth((&task.judged(), &start), &task.batches(4)).unwrap();
         assert!(said.contains("the output of layer `fc"), "{name}: {said}");
         assert!(said.contains("the weight `fc2.weight` "), "{name}: {said}");
@@ -211,7 +212,7 @@ fn what_grew_on_ranks_is_what_grew_on_one() {
         let forward = learner(&task.model, &task.recipe, task.recipe.batch).unwrap();
         move |name: &str| {
             let state = forward.states().iter().find(|state| state.name == name)?;
-            Some(initial_parameter(state, forward.ty(state.value), 1))
+            Some(seeded(state, 1))
         }
     };
     let said = |ranks: Option<Arc<dyn overdrive_ir::Communicator>>| {

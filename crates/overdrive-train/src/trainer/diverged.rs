@@ -9,7 +9,7 @@ use crate::data::Batch;
 use crate::diagnose::{self, NotFinite};
 use crate::growth::Growth;
 use crate::held::by_name;
-use crate::kept::as_kept;
+use crate::kept::begins_as;
 use crate::ranks::Ranks;
 use overdrive_ir::{BackendError, Graph, StateDecl, Tensor, Tuning};
 use overdrive_passes::draw;
@@ -84,9 +84,8 @@ impl Trainer<'_> {
         for state in &moved {
             let ty = &self.state.buffers[&state.name].ty;
             let whole = self.held.whole_type(&state.name, ty);
-            let start =
-                initial(&state.name).unwrap_or_else(|| draw(&state.init, &state.name, whole));
-            let start = as_kept(start, whole.dtype);
+            let init = initial(&state.name).unwrap_or_else(|| state.init.clone());
+            let start = draw(&begins_as(init, whole.dtype), &state.name, whole);
             let part = self.held.part(&state.name, &start, self.ranks.rank());
             self.write(&state.name, &part)?;
         }

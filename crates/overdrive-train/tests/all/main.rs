@@ -9,6 +9,7 @@ mod data;
 mod distil_gate;
 mod evaluation;
 mod float8;
+mod initial;
 mod loss;
 mod moments;
 mod muon;
