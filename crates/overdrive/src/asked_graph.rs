@@ -31,9 +31,16 @@ pub(crate) struct AskedModel<'a> {
 }
 
 impl<'a> AskedModel<'a> {
-    /// Reads the model.
+    /// Reads the model. A training step needs no weights to begin with.
     pub(crate) fn load(subject: &'a SubjectArguments) -> Result<Self, Failure> {
-        Ok(Self { subject, model: model::load(&subject.model)? })
+        let name = &subject.model;
+        let model = if subject.training && model::lacks_weights(name) {
+            note!("note: `{name}` has no weights: the step is that of `train --from-scratch`");
+            model::load_from_scratch(name)?
+        } else {
+            model::load(name)?
+        };
+        Ok(Self { subject, model })
     }
 
     /// The workload, and its graph with contractions in the format asked for. Without a batch, that
@@ -107,7 +114,9 @@ fn trained(
     step: &MakeStep<'_>,
 ) -> Result<Workload, Failure> {
     let (moments, parameters) = (subject.moments.into(), subject.parameters.into());
-    let recipe = train::Recipe { moments, parameters, ..recipe_of(&workload.key.name) };
+    let own = recipe_of(&workload.key.name);
+    let optimizer = subject.optimizer.rule(own.optimizer.adamw(), None);
+    let recipe = train::Recipe { optimizer, moments, parameters, ..own };
     let recipe = recipe.in_formats(subject.dtype.clone());
     recipe.check().map_err(Failure::bad_input)?;
     let graph = &workload.graph;

@@ -16,6 +16,7 @@ use crate::freeing::{BuildAtSizes, NamedSize};
 use crate::terminal::note;
 use overdrive::bench::work::Items;
 use overdrive::files;
+use overdrive::formats::huggingface::has_weights;
 use overdrive::formats::onnx::{self, Binding, Folding};
 use overdrive::formats::{FormatError, ModelFolder, Tensors};
 use overdrive::ir::{Communicator, Dim, Graph, Init, TensorType};
@@ -315,6 +316,11 @@ pub(crate) fn load_from_scratch(model: &str) -> Result<Model, Failure> {
     }
     std::mem::forget(files::about(model));
     published(Pretrained::from_scratch(Path::new(model)))
+}
+
+/// Whether the user named a folder in Hugging Face's format that holds no weights.
+pub(crate) fn lacks_weights(model: &str) -> bool {
+    is_published(model) && Path::new(model).is_dir() && !has_weights(Path::new(model))
 }
 
 /// Whether training makes a folder in Hugging Face's format of what the user named.

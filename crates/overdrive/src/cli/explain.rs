@@ -1,5 +1,6 @@
 //! Arguments of `explain`, and those that say which graph is meant.
 
+use super::optimization::OptimizerName;
 use super::shared::{AttentionOptions, Machine};
 use super::values::{
     GpuName, ModeName, MomentsName, ParametersName, ShardName, formats, named_size,
@@ -12,7 +13,8 @@ use overdrive::train::Formats;
 /// One model at one size, as one mode runs it: of `explain` and `profile`.
 #[derive(Args, Debug)]
 pub(crate) struct SubjectArguments {
-    /// A built-in model, a folder that holds one, or an .onnx file
+    /// A built-in model, a folder that holds one, or an .onnx file. With --training, config.json may
+    /// be all that a folder in Hugging Face's format holds
     pub model: String,
     /// Execution mode
     #[arg(long, default_value = "compile", value_name = "MODE")]
@@ -26,6 +28,9 @@ pub(crate) struct SubjectArguments {
     /// The training step of the model instead of its forward pass
     #[arg(long)]
     pub training: bool,
+    /// Update rule of that step
+    #[arg(long, default_value = "adamw", value_name = "RULE", requires = "training")]
+    pub optimizer: OptimizerName,
     /// Number format of the optimizer's moments in that step
     #[arg(long, default_value = "f32", value_name = "FORMAT", requires = "training")]
     pub moments: MomentsName,

@@ -2,7 +2,12 @@
 
 use super::values::tolerance;
 use clap::{Args, ValueEnum};
-use overdrive::train::Decay;
+use overdrive::ir::ops::AdamW;
+use overdrive::train::{Decay, Optimizer};
+
+/// Momentum unless said.
+const OF_SGD: f64 = 0.9;
+const OF_MUON: f64 = 0.95;
 
 /// The update rule, its settings, and the rate of each step.
 #[derive(Args, Debug, Clone, Copy)]
@@ -52,6 +57,21 @@ pub(crate) enum OptimizerName {
     Muon,
     /// Gradients with momentum. It needs a rate of its own
     Sgd,
+}
+
+impl OptimizerName {
+    /// The rule with these settings, as far as it has them.
+    pub(crate) fn rule(self, settings: AdamW, momentum: Option<f64>) -> Optimizer {
+        let AdamW { betas, eps, weight_decay } = settings;
+        match self {
+            Self::Adamw => Optimizer::Adamw { betas, eps, weight_decay },
+            Self::Muon => {
+                let momentum = momentum.unwrap_or(OF_MUON);
+                Optimizer::Muon { momentum, betas, eps, weight_decay }
+            }
+            Self::Sgd => Optimizer::Sgd { momentum: momentum.unwrap_or(OF_SGD), weight_decay },
+        }
+    }
 }
 
 /// The largest norm of gradients, if there is one.

@@ -58,6 +58,24 @@ fn explain_refuses_what_no_device_has() {
 }
 
 #[test]
+fn a_training_step_is_explained_by_its_optimizer() {
+    let folder = Folder::new();
+    let line = "explain digits-mlp --training --device cpu --threads 1";
+    let memory = |rule: &str| -> Value {
+        let outcome = folder.line(&format!("{line} --json {rule}"));
+        let plan: Value = serde_json::from_str(&outcome.ends(0, &[]).stdout).unwrap();
+        plan["memory"]["state_bytes"][0].as_u64().unwrap().into()
+    };
+    let of = |rule: &str| memory(&format!("--optimizer {rule}")).as_u64().unwrap();
+    assert_eq!(memory(""), of("adamw"), "it is the default, as of `train`");
+    // Parameters and two moments, parameters and one, and one for hidden matrices alone.
+    assert!(of("sgd") * 5 < of("adamw") * 4, "{} and {}", of("sgd"), of("adamw"));
+    assert!(of("sgd") < of("muon") && of("muon") < of("adamw"));
+    folder.line(&format!("{line} --optimizer lion")).ends(2, &["lion", "adamw, muon, sgd"]);
+    folder.line("explain digits-mlp --optimizer sgd").ends(2, &["--training"]);
+}
+
+#[test]
 fn a_training_step_is_explained_within_a_memory_limit() {
     let folder = Folder::new();
     let line = "explain text-transformer --training --batch 8 --device cpu --threads 1";

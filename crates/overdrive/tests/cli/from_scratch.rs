@@ -30,6 +30,20 @@ fn json(path: &Path) -> Value {
 }
 
 #[test]
+fn the_step_of_a_config_is_explained() {
+    let folder = bare("llama", &["config.json"]);
+    let machine = "--device cpu --threads 1";
+    let explained = folder.line(&format!("explain bare --training --batch 2 {machine}"));
+    explained.ends(0, &["optimizer", "peak", "`bare` has no weights", "--from-scratch"]);
+    // A forward pass has weights, and says how to make some.
+    folder
+        .line(&format!("explain bare {machine}"))
+        .ends(2, &["model.safetensors", "overdrive train bare --from-scratch"]);
+    fs::write(folder.path("bare/config.json"), "{").unwrap();
+    folder.line(&format!("explain bare --training {machine}")).ends(2, &["config.json"]);
+}
+
+#[test]
 fn a_config_becomes_a_model_that_commands_take() {
     let folder = bare("llama", &["config.json", "tokenizer.json", "generation_config.json"]);
     let options = "bare --data words.txt --steps 12 --tokens 16 --lr 0.01";

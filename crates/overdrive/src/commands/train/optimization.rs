@@ -5,9 +5,6 @@ use crate::failure::Failure;
 use overdrive::ir::ops::AdamW;
 use overdrive::train::{Optimizer, Recipe};
 
-/// Momentum unless said.
-const OF_SGD: f64 = 0.9;
-
 /// The recipe for these steps, or the model's own number of them.
 pub(super) fn optimized(
     asked: &Optimization,
@@ -38,39 +35,31 @@ pub(super) fn optimized(
 
 /// The update rule that the user asks for; the rest of it is that of the recipe.
 fn optimizer(asked: &Optimization, own: Optimizer) -> Result<Optimizer, Failure> {
-    let AdamW { betas, eps, weight_decay } = own.adamw();
-    let weight_decay = asked.weight_decay.unwrap_or(weight_decay);
-    let betas = asked.betas.map_or(betas, |Betas(betas)| betas);
-    match asked.optimizer.unwrap_or(OptimizerName::Adamw) {
-        OptimizerName::Adamw => {
-            refuse(
-                "--momentum",
-                asked.momentum.is_some(),
-                "--optimizer muon or sgd, found adamw, whose \
-                   momentum is the first of --betas",
-            )?;
-            Ok(Optimizer::Adamw { betas, eps, weight_decay })
-        }
-        OptimizerName::Muon => {
-            let momentum = asked.momentum.unwrap_or(Optimizer::MOMENTUM_OF_MUON);
-            Ok(Optimizer::Muon { momentum, betas, eps, weight_decay })
-        }
+    let mut settings: AdamW = own.adamw();
+    settings.weight_decay = asked.weight_decay.unwrap_or(settings.weight_decay);
+    settings.betas = asked.betas.map_or(settings.betas, |Betas(betas)| betas);
+    let rule = asked.optimizer.unwrap_or(OptimizerName::Adamw);
+    match rule {
+        OptimizerName::Adamw => refuse(
+            "--momentum",
+            asked.momentum.is_some(),
+            "--optimizer muon or sgd, found adamw, whose momentum is the first of --betas",
+        )?,
+        OptimizerName::Muon => {}
         OptimizerName::Sgd => {
             refuse(
                 "--betas",
                 asked.betas.is_some(),
-                "--optimizer adamw or muon, found sgd, which has \
-                   --momentum",
+                "--optimizer adamw or muon, found sgd, which has --momentum",
             )?;
             refuse(
                 "--optimizer sgd",
                 asked.lr.is_none(),
-                "--lr too, since the model's rate is \
-                   one for AdamW; begin with a rate of about 0.1",
+                "--lr too, since the model's rate is one for AdamW; begin with a rate of about 0.1",
             )?;
-            Ok(Optimizer::Sgd { momentum: asked.momentum.unwrap_or(OF_SGD), weight_decay })
         }
     }
+    Ok(rule.rule(settings, asked.momentum))
 }
 
 /// Errs where an option is given for another rule.
