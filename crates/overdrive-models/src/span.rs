@@ -200,15 +200,21 @@ impl<'b> Sequence<'b> {
         }
     }
 
+    /// Sequences whose tokens lie along T, and the tokens of each; none where there is one.
+    fn side_by_side(&self) -> Option<[usize; 2]> {
+        let (tokens, Caches { sequences, .. }) = match self.span {
+            Span::Step { caches } => (1, caches),
+            Span::Several { tokens, caches } => (tokens, caches),
+            Span::Whole | Span::Fixed(_) | Span::Prefill { .. } => return None,
+        };
+        (sequences > 1).then_some([sequences, tokens])
+    }
+
     /// `[1, H, S N, D]` as `[S, H, N, D]`: a sequence is an entry of the batch.
     fn apart(&self, x: Expr<'b>) -> Expr<'b> {
-        match (self.span, &x.shape().0[..]) {
-            (Span::Step { caches: Caches { sequences: 2.., .. } }, _) => x.transpose(&[2, 1, 0, 3]),
-            (
-                Span::Several { tokens, caches: Caches { sequences: sequences @ 2.., .. } },
-                shape,
-            ) => {
-                let [_, heads, _, depth] = shape else { return x };
+        match (self.side_by_side(), &x.shape().0[..]) {
+            (Some([_, 1]), _) => x.transpose(&[2, 1, 0, 3]),
+            (Some([sequences, tokens]), [_, heads, _, depth]) => {
                 let all = [heads.clone(), sequences.into(), tokens.into(), depth.clone()];
                 x.reshape(Shape(all.into())).transpose(&[1, 0, 2, 3])
             }
@@ -218,13 +224,9 @@ impl<'b> Sequence<'b> {
 
     /// The inverse of `apart`.
     fn together(&self, x: Expr<'b>) -> Expr<'b> {
-        match (self.span, &x.shape().0[..]) {
-            (Span::Step { caches: Caches { sequences: 2.., .. } }, _) => x.transpose(&[2, 1, 0, 3]),
-            (
-                Span::Several { tokens, caches: Caches { sequences: sequences @ 2.., .. } },
-                shape,
-            ) => {
-                let [_, heads, _, depth] = shape else { return x };
+        match (self.side_by_side(), &x.shape().0[..]) {
+            (Some([_, 1]), _) => x.transpose(&[2, 1, 0, 3]),
+            (Some([sequences, tokens]), [_, heads, _, depth]) => {
                 let all = [1.into(), heads.clone(), (sequences * tokens).into(), depth.clone()];
                 x.transpose(&[1, 0, 2, 3]).reshape(Shape(all.into()))
             }
