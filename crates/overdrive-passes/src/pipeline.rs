@@ -268,20 +268,13 @@ impl Stages {
         let sends = graph.nodes().iter().filter_map(|node| node.op.prim().filter(|p| is_send(p)));
         let count = sends.filter_map(Prim::channel).map(Channel::ranks).next()?;
         let mut homes = BTreeMap::new();
-        // States, and conversions of them that no stage's layer makes for itself.
         let states = graph.states().iter();
-        let mut read: BTreeMap<Value, &str> = states.map(|s| (s.value, s.name.as_str())).collect();
+        let states: BTreeMap<Value, &str> = states.map(|s| (s.value, s.name.as_str())).collect();
         for node in graph.nodes().iter().filter(|node| !is_gradient(&node.scope)) {
-            let names = node.operands.iter().filter_map(|value| read.get(value).copied());
-            let names: Vec<&str> = names.collect();
-            if let Some(Label { stage, .. }) = Label::of(&node.scope) {
-                for name in names {
-                    let name = parameter(name).unwrap_or(name).to_owned();
-                    homes.entry(name).and_modify(|home| *home = stage.min(*home)).or_insert(stage);
-                }
-            } else if let (Some(Prim::Convert { .. }), Some(name)) = (node.op.prim(), names.first())
-            {
-                read.insert(node.results[0], name);
+            let Some(Label { stage, .. }) = Label::of(&node.scope) else { continue };
+            for name in node.operands.iter().filter_map(|value| states.get(value)) {
+                let name = parameter(name).unwrap_or(name).to_owned();
+                homes.entry(name).and_modify(|home| *home = stage.min(*home)).or_insert(stage);
             }
         }
         Some(Self { count, homes })
