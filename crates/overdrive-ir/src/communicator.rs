@@ -119,30 +119,38 @@ fn collectives(plan: &Plan) -> String {
     plan.steps.iter().filter_map(line).collect()
 }
 
-/// Errs where the ranks' plans do not have the same collectives in the same order, or these are not
-/// of the communicator's mesh. A plan without collectives asks nobody. Stages of a pipeline have
-/// plans of their own, so that each rank compares with those of its stage.
+/// Errs where collectives of a plan are not of a mesh.
 ///
 /// # Errors
-/// `Mismatch` for a mesh, `Ranks` with the first collective that differs.
-pub fn agree_on(communicator: &dyn Communicator, plan: &Plan) -> Result<(), BackendError> {
+/// `Mismatch` with the first group that is not there.
+pub fn check_mesh(mesh: &Mesh, plan: &Plan) -> Result<(), BackendError> {
     for step in &plan.steps {
         let StepKind::CollectiveStart { prim } = &step.kind else { continue };
         let group = &prim.channel().expect("collectives have a channel").group;
-        if !communicator.mesh().has_group(group) {
+        if !mesh.has_group(group) {
             return Err(BackendError::Mismatch {
                 what: format!("mesh of `{}`", plan.name),
                 expected: format!("one with {group}"),
-                found: communicator.mesh().to_string(),
+                found: mesh.to_string(),
             });
         }
     }
+    Ok(())
+}
+
+/// Errs where the ranks' plans do not have the same collectives in the same order. A plan without
+/// collectives asks nobody. Stages of a pipeline have plans of their own, so that each rank
+/// compares with those of its stage.
+///
+/// # Errors
+/// With the first collective that differs; when another rank fails meanwhile.
+pub fn agree_on(communicator: &dyn Communicator, plan: &Plan) -> Result<(), RankError> {
     let text = collectives(plan);
     if text.is_empty() {
         return Ok(());
     }
     let what = format!("collectives of `{}`", plan.name);
-    Ok(agree_among(communicator, &same_stage(communicator), (&what, &text))?)
+    agree_among(communicator, &same_stage(communicator), (&what, &text))
 }
 
 /// The ranks whose plan is this one's.

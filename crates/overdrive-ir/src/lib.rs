@@ -37,7 +37,7 @@ pub use backend::{Arguments, Backend, Buffer, Executable, Session, State};
 pub use backend_error::{BackendError, RankError};
 pub use block_format::{BlockFormat, BlockIndex, Encoded, Granularity, Grid, Symmetry};
 pub use codes::{Codes, Placement};
-pub use communicator::{Communicator, Exchange, agree, agree_on, have_one_order};
+pub use communicator::{Communicator, Exchange, agree, agree_on, check_mesh, have_one_order};
 pub use dtype::{DType, UnknownDType};
 pub use eval::Array;
 pub use fabric::{BadFabric, Cluster, Fabric, Link};

@@ -9,7 +9,7 @@ use overdrive_ir::backend::{
 };
 use overdrive_ir::plan::{Derived, Prepared, Signature, Space};
 use overdrive_ir::{
-    Arguments, BackendError, Communicator, Executable, Plan, RankError, Session, Tensor, agree_on,
+    Arguments, BackendError, Communicator, Executable, Plan, RankError, Session, Tensor, check_mesh,
 };
 
 use super::compiled_step::{CompiledStep, compile};
@@ -46,13 +46,12 @@ impl std::fmt::Debug for CpuExecutable {
 
 impl CpuExecutable {
     /// Compiles the steps of a plan and places its constants. `names` are those of inputs and
-    /// outputs that users see. The communicator is for steps with other ranks, which must all
-    /// compile such plans at the same time.
+    /// outputs that users see. The communicator is for steps with other ranks, whose plans have the
+    /// same collectives.
     ///
     /// # Errors
     /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the
-    /// plan needs more memory than there is. `Ranks` when other ranks do not have the same
-    /// collectives.
+    /// plan needs more memory than there is. `Mismatch` when its collectives are of another mesh.
     pub fn new(
         plan: Plan,
         pool: Arc<Pool>,
@@ -61,7 +60,7 @@ impl CpuExecutable {
     ) -> Result<Self, BackendError> {
         check_memory(&plan)?;
         if let Some(communicator) = &communicator {
-            agree_on(communicator.as_ref(), &plan)?;
+            check_mesh(communicator.mesh(), &plan)?;
         }
         let steps = compiled(&plan, communicator.as_ref())?;
         let signature = Signature::new(&plan, &names[0], &names[1]);

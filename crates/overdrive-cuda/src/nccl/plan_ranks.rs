@@ -14,7 +14,7 @@ use crate::peers::{ExportedBytes, Introduced, Movement, PeerGroup};
 use cudarc::driver::CudaEvent;
 use overdrive_ir::plan::{Note, Plan, SlotPlace, Space, Step, StepKind};
 use overdrive_ir::{
-    BackendError, Choice, Exchange, Mesh, Mode, Operation, Prim, SlotId, Tuning, agree_on,
+    BackendError, Choice, Exchange, Mesh, Mode, Operation, Prim, SlotId, Tuning, check_mesh,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -36,14 +36,14 @@ impl PlanRanks {
     /// collectives could go by copies and do not.
     ///
     /// # Errors
-    /// `Mismatch` and `Ranks` as `agree_on`; `Device` without NCCL, or with CUDA's words; `Ranks`
+    /// `Mismatch` as `check_mesh`; `Device` without NCCL, or with CUDA's words; `Ranks`
     /// when another rank fails meanwhile.
     pub(crate) fn meet(
         ranks: &Arc<Ranks>,
         plan: &mut Plan,
         tuning: &Tuning,
     ) -> Result<Self, BackendError> {
-        agree_on(ranks.communicator(), plan)?;
+        check_mesh(ranks.communicator().mesh(), plan)?;
         let (mut peers, mut notes) = (BTreeMap::new(), vec![]);
         for (at, step) in plan.steps.iter().enumerate() {
             let StepKind::CollectiveStart { prim } = &step.kind else { continue };

@@ -10,12 +10,13 @@ use super::error::PlanError;
 use super::fit::fit;
 use crate::meeting_order::Ordered;
 use overdrive_ir::plan::{Note, Plan};
-use overdrive_ir::{Communicator, Graph, Mode, Target, Tuning, have_one_order};
+use overdrive_ir::{Communicator, Graph, Mode, Target, Tuning, agree_on, have_one_order};
 
 /// Plans a bound graph as one of several ranks. All of them plan it at the same time.
 ///
 /// # Errors
-/// As [`plan`](super::plan()); `Ranks` when another rank fails meanwhile.
+/// As [`plan`](super::plan()); `Ranks` with the first collective that another rank does not have,
+/// or when one fails meanwhile.
 pub fn plan_of_rank(
     graph: &Graph,
     mode: Mode,
@@ -28,6 +29,7 @@ pub fn plan_of_rank(
         return Ok(found);
     }
     let mut plan = fit(graph, (mode, target), tuning, Ordered::All)?.plan;
+    agree_on(communicator, &plan)?;
     plan.notes.push(Note::Declined {
         what: "buckets of collectives".to_owned(),
         scope: graph.name().to_owned(),
