@@ -3,7 +3,8 @@
 //! A scale is a power of two. It is at least twice as large as the tensor of the step before
 //! needed, so that a tensor may double before it saturates. It falls by half once in [`HOLD`]
 //! batches. So observed values stay in range for at least that many batches. A batch with only
-//! zeros, or with non-finite values, leaves the scale as it is.
+//! zeros, or with non-finite values, leaves the scale as it is. Weights change once an update, so
+//! that an update is to their scales what a batch is to others.
 //!
 //! Before the first batch, scales are those of the usual magnitudes of trained models: [`USUAL_X`],
 //! [`USUAL_W`], and 1/M for the gradient of a mean over M rows. The first batch replaces them.
@@ -69,6 +70,15 @@ pub struct DelayedScales<'g> {
     scales: Vec<Delayed<'g>>,
 }
 
+/// The place of a batch among those of an update.
+#[derive(Copy, Clone, Debug)]
+pub struct OfUpdate {
+    /// Batches of an update.
+    pub batches: usize,
+    /// Whether this one updates the weights.
+    pub is_last: bool,
+}
+
 /// A scale of a tensor.
 #[derive(Debug)]
 struct Delayed<'g> {
@@ -76,6 +86,8 @@ struct Delayed<'g> {
     name: &'g str,
     /// Its value.
     state: Value,
+    /// Whether the tensor is a weight.
+    of_weight: bool,
     /// The type of the codes.
     to: DType,
     /// The largest magnitude of the tensor; that of a gradient is the cotangent of the state.
@@ -94,7 +106,9 @@ impl<'g> DelayedScales<'g> {
                 let Some(&state) = node.operands.get(at) else { continue };
                 let Origin::State(number) = graph.origin(state) else { continue };
                 if known.insert(state) {
-                    scales.push(Delayed { name: &graph.states()[number].name, state, to, largest });
+                    let of_weight = at == Float8Linear::GIVEN[1];
+                    let name = &graph.states()[number].name;
+                    scales.push(Delayed { name, state, of_weight, to, largest });
                 }
             }
         }
@@ -108,9 +122,20 @@ impl<'g> DelayedScales<'g> {
         self.scales.iter().filter(|s| s.largest.is_none()).map(|s| s.state).collect()
     }
 
-    /// Makes scales new. The graph is in `b` as `values`; `cotangents` are those of
+    /// The names of the scales of weights.
+    pub fn of_weights(&self) -> BTreeSet<String> {
+        let of_weights = self.scales.iter().filter(|scale| scale.of_weight);
+        of_weights.map(|scale| scale.name.to_owned()).collect()
+    }
+
+    /// Makes scales new after a batch. The graph is in `b` as `values`; `cotangents` are those of
     /// [`Self::of_gradients`].
-    pub fn update<'b>(&self, b: &'b Builder, values: &[Expr<'b>], cotangents: &[Option<Expr<'b>>]) {
+    pub fn update<'b>(
+        &self,
+        (b, values): (&'b Builder, &[Expr<'b>]),
+        cotangents: &[Option<Expr<'b>>],
+        batch: OfUpdate,
+    ) {
         if self.scales.is_empty() {
             return;
         }
@@ -118,17 +143,27 @@ impl<'g> DelayedScales<'g> {
         let count = b.state_named(COUNT, TensorType::scalar(DType::I64), Init::ZEROS);
         b.update(COUNT, count + count.constant(1.0));
         let is = |count: Expr<'b>, number: f64| count.compare(Compare::Eq, count.constant(number));
-        let falls = is(count.binary(Binary::Rem, count.constant(f64::from(HOLD))), 0.0);
         let number = |value: f64| b.full(DType::F32, overdrive_ir::Shape::default(), value);
-        let held = falls.select(number(0.5), number(1.0));
-        let held = is(count, 0.0).select(number(0.0), held);
+        let held = |count: Expr<'b>| {
+            let falls = is(count.binary(Binary::Rem, count.constant(f64::from(HOLD))), 0.0);
+            let held = falls.select(number(0.5), number(1.0));
+            is(count, 0.0).select(number(0.0), held)
+        };
+        let of_batch = held(count);
+        let of_update = match batch.batches {
+            1 => of_batch,
+            batches => held(count.binary(Binary::Div, count.constant(batches as f64))),
+        };
         let mut of_gradients = cotangents.iter();
         for scale in &self.scales {
             let largest = match scale.largest {
                 Some(value) => Some(values[value.0 as usize]),
                 None => *of_gradients.next().expect("each scale of a gradient has its cotangent"),
             };
-            let Some(largest) = largest else { continue };
+            let Some(largest) = largest.filter(|_| batch.is_last || !scale.of_weight) else {
+                continue;
+            };
+            let held = if scale.of_weight { of_update } else { of_batch };
             let old = values[scale.state.0 as usize];
             b.update(scale.name, renewed(old, largest.convert(DType::F32), held, scale.to));
         }

@@ -14,12 +14,13 @@
 mod break_even;
 
 use crate::delayed::Numbers;
+use crate::legalize::scope_of;
 use crate::precision::leads_to_a_contraction;
 use crate::quantize::Skipped;
 use crate::rebuild::rebuild;
 use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::ops::{Float8Linear, Linear};
-use overdrive_ir::{DType, Graph, GraphError, Node};
+use overdrive_ir::{DType, Graph, GraphError, Node, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// How linear layers are trained on codes of fp8.
@@ -183,6 +184,21 @@ pub fn left_in_float(graph: &Graph, float8: &Float8) -> Vec<Skipped> {
     // The products of a layer with adapters.
     layers.dedup();
     layers
+}
+
+/// The graph with linear layers on codes expanded into casts and products, so that casts can be
+/// told apart by their operands.
+///
+/// # Errors
+/// When the graph is ill-formed.
+pub fn expand_float8(graph: &Graph) -> Result<Graph, GraphError> {
+    graph.rewrite(&mut |b, node, operands| {
+        node.op.composite::<Float8Linear>()?;
+        let types: Vec<TensorType> = operands.iter().map(|operand| operand.ty()).collect();
+        // As `legalize` does, so that fused ops have the same names.
+        let _scope = b.scope_path(&scope_of(&node.op));
+        Some(b.inline(&node.op.expansion(&types, &node.regions), operands))
+    })
 }
 
 /// The graph with linear layers on codes as `float8` says, and activations between them in

@@ -30,6 +30,7 @@ mod growth;
 mod held;
 mod hidden;
 mod kept;
+mod kept_codes;
 mod kept_model;
 mod learner;
 mod loss;

@@ -90,6 +90,11 @@ impl Ranks<'_> {
         Ok((graph, Held::of(sharded)))
     }
 
+    /// Whether each rank holds every weight, and has all of its gradient.
+    pub(crate) fn hold_weights(self) -> bool {
+        self.count() == self.all_count() && self.1.states == Shards::Nothing
+    }
+
     /// The number of this rank.
     pub(crate) fn rank(self) -> usize {
         self.0.map_or(0, Communicator::rank)

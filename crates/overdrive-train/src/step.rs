@@ -5,17 +5,18 @@
 //! where the gradients were finite and the states changed, else 0. Invariant: a step with a NaN or
 //! an infinity leaves every parameter as it was, so that it can be looked into (`diagnose.rs`).
 //! Delayed scales of fp8 are states too: each batch makes them new, one that is only added to
-//! others as well.
+//! others as well. Those of weights are made new with the weights.
 
 use crate::hidden::hidden_matrices;
 use crate::optimizer::Shared;
-use crate::{LossScaling, Optimizer, Recipe, TrainError, kept, kept_model, moments};
+use crate::{LossScaling, Optimizer, Recipe, TrainError, kept, kept_codes, kept_model, moments};
 use overdrive_ir::{
     Binary, Builder, Compare, DType, Expr, Graph, GraphError, Init, Mesh, StateDecl, TensorType,
     Unary, Value, gradients,
 };
 use overdrive_passes::{
-    DelayedScales, Float8, Stages, attend_in_float8, cse, dce, float8, fold, keep_sums, precision,
+    DelayedScales, Float8, OfUpdate, Stages, attend_in_float8, cse, dce, float8, fold, keep_sums,
+    precision,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,10 +30,10 @@ const SINCE: &str = "optimizer.since_scaled";
 const SUM: &str = "optimizer.sum.";
 
 /// Whether a checkpoint needs what a step makes of a state. Sums of gradients are zero between
-/// steps, and copies of parameters are made of them.
+/// steps, and copies and codes of parameters are made of them.
 pub(crate) fn is_kept(state: &StateDecl) -> bool {
-    let is_derived = state.name.starts_with(SUM) || kept::copied(&state.name).is_some();
-    state.update.is_some() && !is_derived
+    let is_copy = kept::copied(&state.name).is_some() || kept_codes::is_code(&state.name);
+    state.update.is_some() && !is_copy && !state.name.starts_with(SUM)
 }
 
 /// Keeps the quotient of a zero norm finite.
@@ -174,7 +175,8 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
         update((&b, &hidden), &trained, recipe, scale.zip(scaling), [loss, norm]);
     }
     drop(scope);
-    scales.update(&b, &values, &largest);
+    let batch = OfUpdate { batches: recipe.accumulate, is_last: role == Role::Update };
+    scales.update((&b, &values), &largest, batch);
     // The count of rows that a mean divides by, for one, is known.
     let known = fold(&b.finish()?)?;
     let step = dce(&cse(&keep_sums(&dce(&known)?)?)?)?;

@@ -9,6 +9,7 @@ use crate::compiled::Compiled;
 use crate::data::Batch;
 use crate::held::{self, Held, Sharing, by_name};
 use crate::kept::{as_given, as_kept, begins_as, copied};
+use crate::kept_codes::{self, Kept};
 use crate::ranks::Ranks;
 use crate::step::{COUNT, Role, graph_of, is_kept, parameters};
 use crate::{Recipe, TrainError, training_step_on};
@@ -136,6 +137,8 @@ pub struct Trainer<'a> {
     choices: BTreeMap<String, Choice>,
     step: Compiled,
     accumulate: Option<Compiled>,
+    /// Makes codes of weights; none where each batch casts them, or nothing does.
+    make_codes: Option<Graph>,
     held: Held,
     state: State,
     /// Parameters that are trained.
@@ -178,15 +181,26 @@ impl<'a> Trainer<'a> {
         tuning: &Tuning,
     ) -> Result<Self, TrainError> {
         recipe.check()?;
+        let names: Vec<String> =
+            parameters(graph, recipe).map(|(name, _)| name.to_owned()).collect();
+        let keeps_codes = recipe.accumulate > 1 && recipe.float8.is_some() && ranks.hold_weights();
+        let coded = |whole: Graph| -> Result<(Graph, Option<Graph>), TrainError> {
+            if !keeps_codes {
+                return Ok((whole, None));
+            }
+            let Kept { graph, make } = kept_codes::kept(&whole, &names)?;
+            Ok((graph, Some(make)))
+        };
         let part = |whole, like| ranks.graph(whole, recipe.compression, like);
-        let (step, held) = part(training_step_on(graph, recipe, &ranks.mesh())?, None)?;
+        let (step, make_codes) = coded(training_step_on(graph, recipe, &ranks.mesh())?)?;
+        let (step, held) = part(step, None)?;
         let accumulates = recipe.accumulate > 1 && held.stages().is_none();
-        let earlier = || part(graph_of(graph, recipe, Role::Accumulate)?, Some(&held));
+        let earlier = || part(coded(graph_of(graph, recipe, Role::Accumulate)?)?.0, Some(&held));
         let accumulate = accumulates.then(earlier).transpose()?;
         let accumulate = accumulate.map(|(graph, _)| graph);
         // States that are evaluated, or that other batches add to, are read by other plans too.
         let mut tuning = tuning.clone();
-        for other in [graph].into_iter().chain(&accumulate) {
+        for other in [graph].into_iter().chain(&accumulate).chain(&make_codes) {
             tuning.shared.extend(other.states().iter().map(|state| state.name.clone()));
         }
         let mut compiled = |graph: Graph| {
@@ -211,26 +225,37 @@ impl<'a> Trainer<'a> {
         let step = compiled(step)?;
         let accumulate = accumulate.map(compiled).transpose()?;
         let state = initial_state((backend, ranks.rank()), graph, (&step, &held), initial)?;
-        let names = parameters(graph, recipe).map(|(name, _)| name.to_owned()).collect();
         let changing = step.graph().states().iter().filter(|state| is_kept(state));
         let changing = changing.map(|state| state.name.clone()).collect();
         let all = step.graph().states().iter().map(|state| state.name.clone());
         let copies = all.filter(|name| copied(name).is_some()).collect();
         let (recipe, choices) = (recipe.clone(), tuning.choices);
-        Ok(Self {
+        let mut trainer = Self {
             backend,
             ranks,
             recipe,
             choices,
             step,
             accumulate,
+            make_codes,
             held,
             state,
             names,
             changing,
             copies,
             done: 0,
-        })
+        };
+        trainer.make_codes()?;
+        Ok(trainer)
+    }
+
+    /// Makes the codes of weights that steps read, of the weights that there are.
+    fn make_codes(&mut self) -> Result<(), TrainError> {
+        if let Some(graph) = self.make_codes.clone() {
+            let mut make = Compiled::new(self.backend, graph, &Tuning::default())?;
+            make.run(self.backend, &mut self.state, &[])?;
+        }
+        Ok(())
     }
 
     /// The tuning choices of the step. A step with the same choices gives the same bits.
@@ -471,7 +496,7 @@ impl<'a> Trainer<'a> {
             self.backend.write(buffer, &part)?;
         }
         self.done = checkpoint.progress.done;
-        Ok(())
+        self.make_codes()
     }
 
     /// The best parameters of a checkpoint, as far as this rank holds them.

@@ -1,6 +1,7 @@
 //! Training on codes of fp8. It learns by every recipe. With delayed scales it survives values
 //! beyond every earlier scale, continues from a checkpoint, and is the same on all ranks.
 
+use crate::resumed::{resumed, whole};
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
 use overdrive_ir::ops::block_scale::ScaleFormat;
@@ -9,7 +10,10 @@ use overdrive_ir::{DType, Graph, Tensor, Tuning};
 use overdrive_models::find;
 use overdrive_passes::{Float8, Scaling, bind};
 use overdrive_train::data::{Batch, Dataset, Parts, Target, books, digits};
-use overdrive_train::{Formats, Recipe, Trainer, batches, initial_parameters, with_loss};
+use overdrive_train::{
+    Checkpoint, Decay, Formats, Optimizer, Recipe, Schedule, Trainer, batches, initial_parameters,
+    with_loss,
+};
 
 const DELAYED: Float8 = Float8::new(DType::F8E5M2, Float8Granularity::Tensor, Scaling::Delayed);
 
@@ -161,6 +165,46 @@ fn each_batch_of_a_step_is_seen() {
     assert_eq!(snapshot["float8.count"].to_ints(), [2]);
     let loud = louder(&batches(parts.train.as_ref(), &recipe, 0).unwrap().remove(0), 16.0);
     assert_eq!(snapshot["float8.0.x"].to_f64()[0], scale_after(largest(&loud)));
+}
+
+/// An update is to the scale of a weight what a batch is to others. So it falls once in eight
+/// updates, and its codes are made once an update.
+#[test]
+fn scales_of_weights_follow_updates() {
+    let (backend, parts) = (backend(), digits_parts());
+    let optimizer = Optimizer::Adamw { betas: [0.9, 0.99], eps: 1e-8, weight_decay: 20.0 };
+    let schedule = Schedule { peak: 5e-3, warmup: 0, decay: Decay::Constant };
+    let recipe =
+        Recipe { accumulate: 2, batch: 16, optimizer, schedule, ..of_digits(Some(DELAYED)) };
+    let mut trainer = trainer(&backend, &model("digits-mlp"), &recipe);
+    let (mut expected, mut fell) = (None::<f64>, 0);
+    for update in 0..24 {
+        let weight = trainer.parameters().unwrap()["fc1.weight"].to_f64();
+        let largest = weight.iter().fold(0.0f64, |most, w| most.max(w.abs()));
+        let held = if update % 8 == 0 { 0.5 } else { 1.0 };
+        let next = scale_after(largest).max(expected.map_or(0.0, |old| old * held));
+        fell += usize::from(expected.is_some_and(|old| next < old));
+        expected = Some(next);
+        trainer.step(&batches(parts.train.as_ref(), &recipe, update).unwrap()).unwrap();
+        let snapshot = trainer.snapshot().unwrap();
+        assert_eq!(snapshot["float8.0.w"].to_f64()[0], next, "after update {update}");
+        assert!(!snapshot.keys().any(|name| name.starts_with("float8.codes.")));
+    }
+    assert!(fell > 0, "weights that decay have smaller scales at last");
+}
+
+#[test]
+fn a_run_on_kept_codes_goes_on_bit_for_bit() {
+    let model = model("digits-mlp");
+    for name in ["fp8", "fp8-rows"] {
+        let recipe = Recipe { accumulate: 2, steps: 15, evaluate_every: 5, ..of_digits(None) };
+        let recipe = recipe.in_formats(Formats::named(name).unwrap().clone());
+        let held = |checkpoint: &Checkpoint| {
+            let is_code = |name: &String| name.starts_with("float8.codes.");
+            assert!(!checkpoint.state.keys().any(is_code), "weights say what their codes are");
+        };
+        assert!(resumed(&model, &recipe, held) == whole(&model, &recipe), "{name}");
+    }
 }
 
 #[test]

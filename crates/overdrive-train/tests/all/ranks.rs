@@ -81,22 +81,26 @@ fn ranks_find_the_scales_of_fp8_that_one_finds() {
     let formats = Formats::named("fp8").unwrap();
     let whole = of_digits();
     let recipe = Recipe { batch: 32, ..whole.recipe.clone().in_formats(formats.clone()) };
-    let task = Task { recipe, ..whole };
+    let mut task = Task { recipe, ..whole };
     let folder = tempfile::tempdir().unwrap();
-    let states = |ranks: usize| {
+    let states = |task: &Task, ranks: usize| {
         let file = folder.path().join(format!("{ranks}.safetensors"));
         let beside = Beside { checkpoint: Some(&file), ..Beside::default() };
-        let all = run(&mesh(ranks), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
+        let all = run(&mesh(ranks), PATIENCE, |rank| of_rank(task, Some(rank), beside));
         let parameters: Vec<_> = all.into_iter().map(|run| run.unwrap().0.parameters).collect();
         assert!(parameters.iter().all(|of_rank| *of_rank == parameters[0]));
         let kept = Checkpoint::read(&file).unwrap();
         let scales = kept.state.iter().filter(|(name, _)| name.starts_with("float8."));
         scales.map(|(name, saved)| (name.clone(), saved.read().unwrap())).collect::<Tensors>()
     };
-    let alone = states(1);
-    // A layer's three scales of both layers on codes, and how many batches there were.
-    assert_eq!(alone.len(), 2 * 3 + 1, "{:?}", alone.keys());
-    assert_eq!(alone, states(2));
+    // With several batches codes of weights are kept, on each rank.
+    for accumulate in [1, 2] {
+        task.recipe.accumulate = accumulate;
+        let alone = states(&task, 1);
+        // A layer's three scales of both layers on codes, and how many batches there were.
+        assert_eq!(alone.len(), 2 * 3 + 1, "{:?}", alone.keys());
+        assert_eq!(alone, states(&task, 2));
+    }
 }
 
 /// The states that a rank holds when those of the optimizer are sharded.
