@@ -82,8 +82,8 @@ fn begins(init: &Init, ty: &TensorType) -> bool {
 }
 
 /// The initial state of a step of `model`, as a rank holds it. The model's states are as `initial`
-/// says, the optimizer's as the step declares them. The back end makes those that a rank holds whole
-/// in main memory; the host makes others, which lie in parts or elsewhere.
+/// says, the optimizer's as the step declares them. The back end makes those that a rank holds
+/// whole in main memory; the host makes others, which lie in parts or elsewhere.
 fn initial_state(
     (backend, rank): (&dyn Backend, usize),
     model: &Graph,

@@ -49,8 +49,8 @@ pub fn uniforms_from(seed: u64, site: u64, block: u64) -> impl Iterator<Item = f
 }
 
 /// Standard normal numbers (Box and Muller, "A note on the generation of random normal deviates",
-/// 1958; both of each pair). They are the same bits on every machine and device: logarithm, cosine
-/// and sine are those of fdlibm, which are sums, products and quotients of f64 in one order.
+/// 1958; both of each pair). They are the same bits on every machine and device. Logarithm, cosine
+/// and sine are those of fdlibm: sums, products and quotients of f64 in one order.
 pub fn normals(seed: u64, site: u64) -> impl Iterator<Item = f64> {
     normals_from(seed, site, 0)
 }

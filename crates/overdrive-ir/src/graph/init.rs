@@ -5,9 +5,8 @@ use crate::{DType, Shape, Tensor, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// The value of a state before the first call. Random values depend on the seed, the state's name
-/// and the element's index only, never on the order of declaration, the device or the number format:
-/// numbers in fewer bits than f32 are those of f32, rounded. So a copy in 16 bits begins as the cast
-/// of its master does.
+/// and the element's index only, never on the order of declaration or the device. Numbers in fewer
+/// bits than f32 are those of f32, rounded. So a copy in 16 bits begins as the cast of its master.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Init {

@@ -1,5 +1,5 @@
-//! The parameters that a run begins with: the back end makes them where they lie, and the host draws
-//! none of them.
+//! The parameters that a run begins with: the back end makes them where they lie, and the host
+//! draws none of them.
 
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::{

@@ -13,8 +13,8 @@ use overdrive::train::Formats;
 /// One model at one size, as one mode runs it: of `explain` and `profile`.
 #[derive(Args, Debug)]
 pub(crate) struct SubjectArguments {
-    /// A built-in model, a folder that holds one, or an .onnx file. With --training, config.json may
-    /// be all that a folder in Hugging Face's format holds
+    /// A built-in model, a folder that holds one, or an .onnx file. With --training, config.json
+    /// may be all that a folder in Hugging Face's format holds
     pub model: String,
     /// Execution mode
     #[arg(long, default_value = "compile", value_name = "MODE")]
