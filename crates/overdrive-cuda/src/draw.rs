@@ -1,7 +1,7 @@
 //! Random initial states, drawn where they lie: 1.3 G numbers take sixteen cores of a host seconds.
 //!
-//! Elements are bit for bit those of [`Init::tensor`]: the same random bits, and the same
-//! operations in f64, of which a device and a host round each alike.
+//! Elements are bit for bit those of [`Init::tensor`]. Random bits are the same, and so are the
+//! operations in f64. A device and a host round each of them alike.
 
 use crate::compiler::{Architecture, KernelSource};
 use crate::kernels::line::SourceByArchitecture;

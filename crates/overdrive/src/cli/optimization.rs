@@ -7,7 +7,6 @@ use overdrive::train::{Decay, Optimizer};
 
 /// Momentum unless said.
 const OF_SGD: f64 = 0.9;
-const OF_MUON: f64 = 0.95;
 
 /// The update rule, its settings, and the rate of each step.
 #[derive(Args, Debug, Clone, Copy)]
@@ -66,7 +65,7 @@ impl OptimizerName {
         match self {
             Self::Adamw => Optimizer::Adamw { betas, eps, weight_decay },
             Self::Muon => {
-                let momentum = momentum.unwrap_or(OF_MUON);
+                let momentum = momentum.unwrap_or(Optimizer::MOMENTUM_OF_MUON);
                 Optimizer::Muon { momentum, betas, eps, weight_decay }
             }
             Self::Sgd => Optimizer::Sgd { momentum: momentum.unwrap_or(OF_SGD), weight_decay },
