@@ -5,7 +5,7 @@ use crate::compiler::Architecture;
 use crate::device::{self, Properties};
 use crate::draw::Drawing;
 use crate::exec::CudaExecutable;
-use crate::host_memory::host_bytes;
+use crate::host_memory::{self, host_bytes, loop_bytes_per_second};
 use crate::launch::{Refusal, Site};
 use crate::loops::PrinterMachine;
 use crate::memory::{CudaMemory, DeviceBytes, SpaceBytes, copy};
@@ -18,7 +18,9 @@ use overdrive_ir::{
 };
 use overdrive_passes::{plan, plan_of_rank};
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::thread;
 
 /// Memory that is left to the context, to kernels and to libraries, in bytes.
 const RESERVE: u64 = 1 << 30;
@@ -50,8 +52,10 @@ impl CudaBackend {
         let memory_bytes = (free as u64).saturating_sub(RESERVE);
         let mut target = Gpu::new(device.properties());
         target.description.memory_bytes = memory_bytes;
-        if let Some(bytes) = host_bytes() {
-            target.description.spaces.iter_mut().for_each(|space| space.bytes = bytes);
+        for space in &mut target.description.spaces {
+            space.bytes = host_bytes().unwrap_or(space.bytes);
+            let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+            space.loop_bytes_per_second = Some(loop_bytes_per_second(cores));
         }
         let choices = Choices::of_user().map(|choices| (choices, choices::place(&device)));
         Ok(Self { name: format!("cuda:{ordinal}"), target, device, choices, ranks: None })
@@ -95,6 +99,7 @@ impl Gpu {
                 name: "pinned host",
                 bytes: u64::MAX,
                 bytes_per_second: link(architecture),
+                loop_bytes_per_second: Some(loop_bytes_per_second(host_memory::CORES)),
             }],
             kernels: kernels::names(architecture),
             contraction_dtypes: gemm::DTYPES.into(),

@@ -4,6 +4,7 @@
 use crate::Error;
 use crate::cache::Cache;
 use crate::compiler::{Architecture, KernelSource, compile_cached};
+use crate::host_loop::HostCores;
 use crate::libraries::Library;
 use crate::occupancy::Occupancy;
 use crate::pool::{Pool, PoolUse};
@@ -35,6 +36,8 @@ pub struct Device {
     cache: Option<Cache>,
     /// Events that nobody uses.
     events: Mutex<Vec<CudaEvent>>,
+    /// The cores of the host, once a plan has work for them.
+    host_cores: Mutex<Option<Arc<HostCores>>>,
 }
 
 impl Drop for Device {
@@ -110,6 +113,7 @@ impl Device {
             modules,
             cache,
             events,
+            host_cores: Mutex::default(),
         }))
     }
 
@@ -173,6 +177,28 @@ impl Device {
     /// The driver's error.
     pub(crate) fn trim_pool(&self) -> Result<(), Error> {
         self.pool.trim()
+    }
+
+    /// The cores of the host, for steps that run there.
+    ///
+    /// # Errors
+    /// `Host` when the system starts no threads.
+    pub(crate) fn host_cores(&self) -> Result<Arc<HostCores>, Error> {
+        let mut known = self.host_cores.lock().unwrap_or_else(PoisonError::into_inner);
+        let cores = match known.take() {
+            Some(cores) => cores,
+            None => Arc::new(HostCores::new()?),
+        };
+        Ok(Arc::clone(known.insert(cores)))
+    }
+
+    /// Errs with the step of the host that failed since the last look.
+    ///
+    /// # Errors
+    /// `Host`.
+    pub(crate) fn check_host(&self) -> Result<(), Error> {
+        let known = self.host_cores.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        known.map_or(Ok(()), |cores| cores.check())
     }
 
     /// The stream's use by this thread alone, as long as the guard lives. A thread may hold

@@ -48,6 +48,12 @@ pub enum Error {
         /// Requested bytes.
         needed: u64,
     },
+    /// A loop of the host, in the middle of a plan, failed.
+    #[error("loops on the host: {message}")]
+    Host {
+        /// The step or the cause.
+        message: String,
+    },
     /// The driver refused.
     #[error("{}", words(*.0))]
     Driver(DriverError),

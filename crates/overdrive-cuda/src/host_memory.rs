@@ -1,4 +1,21 @@
-//! Host memory that is left for pinned allocations.
+//! Host memory as plans see it: how much is left for pinned allocations, and how fast loops over it
+//! are.
+
+/// Cores of a host for each of its GPUs, nominal: for plans of GPUs that exist only as data.
+pub(crate) const CORES: usize = 16;
+
+/// Bytes per second that a core of a present server reads and writes in an update, nominal. AVX-512
+/// would compute twice as fast; memory does not deliver more to a core among others.
+const CORE_BYTES_PER_SECOND: f64 = 8e9;
+
+/// Bytes per second of the memory of a socket that copies of a GPU leave to its cores, nominal: 8
+/// channels of DDR5-4800, less 110 GB/s.
+const SOCKET_BYTES_PER_SECOND: f64 = 200e9;
+
+/// Bytes per second that loops of so many cores read and write.
+pub(crate) fn loop_bytes_per_second(cores: usize) -> f64 {
+    (cores as f64 * CORE_BYTES_PER_SECOND).min(SOCKET_BYTES_PER_SECOND)
+}
 
 /// Memory of the host that plans may pin: half of the free memory, where the system tells.
 pub(crate) fn host_bytes() -> Option<u64> {

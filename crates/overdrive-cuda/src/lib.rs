@@ -18,6 +18,7 @@ pub mod error;
 mod exec;
 pub mod fabrics;
 pub mod gemm;
+mod host_loop;
 mod host_memory;
 mod joined;
 pub mod kernels;

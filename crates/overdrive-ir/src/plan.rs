@@ -10,6 +10,7 @@
 //! - A step reads only slots that a step before it, an input, a state or a constant has written.
 //! - Two slots share bytes of an arena only where every use of the one ends before the other is
 //!   first used.
+//! - All that a step of work touches lies in one memory space.
 
 mod display;
 mod host;
@@ -79,6 +80,15 @@ pub enum Note {
         /// Scope of the value, empty for a state.
         scope: String,
         /// The place where it is kept, and how much memory that saves.
+        reason: String,
+    },
+    /// A step that runs in the memory where its states wait, beside the work of the device.
+    RunsThere {
+        /// Name of the step.
+        step: String,
+        /// Its scope.
+        scope: String,
+        /// How it is faster so.
         reason: String,
     },
     /// A product that is made some rows at a time, with all that follows them, to fit a memory
@@ -196,6 +206,13 @@ impl Plan {
             SlotPlace::State(name) => self.offloaded.get(name).copied().unwrap_or_default(),
             SlotPlace::Input(_) | SlotPlace::Output(_) | SlotPlace::Constant(_) => Space::MAIN,
         }
+    }
+
+    /// The memory space whose processor runs a step: the one of its results. Copies and collectives
+    /// are the device's.
+    pub fn runs_in(&self, step: &Step) -> Space {
+        let result = step.writes.first().filter(|_| step.kind.is_work());
+        result.map_or(Space::MAIN, |slot| self.space(*slot))
     }
 
     /// Bytes of the states that lie in a memory space.

@@ -145,7 +145,8 @@ impl Description {
     }
 }
 
-/// Memory in addition to main memory. Steps do not compute on it; copies go there and back.
+/// Memory in addition to main memory. Copies go there and back. Steps compute on it if a processor of
+/// its own can.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemorySpace {
     /// Its name for people: `pinned host`.
@@ -154,6 +155,9 @@ pub struct MemorySpace {
     pub bytes: u64,
     /// Bytes per second of a copy to or from main memory; both ways at once are as fast as one.
     pub bytes_per_second: f64,
+    /// Bytes per second that fused loops of its own processor read and write there, beside copies;
+    /// `None` if no step runs there.
+    pub loop_bytes_per_second: Option<f64>,
 }
 
 /// Rates from a data sheet at the highest clock: a time that beats them is a defect of the

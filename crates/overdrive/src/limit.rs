@@ -11,9 +11,11 @@ pub(crate) fn told(plan: &Plan) -> Option<String> {
     let count = |matches: fn(&Note) -> bool| plan.notes.iter().filter(|note| matches(note)).count();
     let again = count(Note::is_recomputed_for_memory);
     let values = count(|note| matches!(note, Note::Offloaded { scope, .. } if !scope.is_empty()));
+    let there = count(|note| matches!(note, Note::RunsThere { .. }));
     let done = [
         (again, "values are computed again"),
         (plan.offloaded.len(), "states wait in other memory between steps"),
+        (there, "updates run there beside the others"),
         (values, "values wait there for the backward"),
     ];
     let rows = count(|note| matches!(note, Note::ByRows { .. })) > 0;

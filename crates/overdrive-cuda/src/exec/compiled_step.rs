@@ -2,9 +2,9 @@
 
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::nccl::{self, PlanRanks};
-use crate::{Device, Error, gemm, joined, kernels, loops, memory};
+use crate::{Device, Error, gemm, host_loop, joined, kernels, loops, memory};
 use cudarc::driver::CudaStream;
-use overdrive_ir::plan::{HostCall, Plan, StepKind};
+use overdrive_ir::plan::{HostCall, Plan, Space, StepKind};
 use overdrive_ir::{BackendError, SlotId};
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -101,6 +101,9 @@ fn compile_kind(site: &Site<'_>, ranks: Option<&Arc<PlanRanks>>) -> Result<Compi
     match &step.kind {
         StepKind::Joined(bond, steps) => {
             joined::compile(site, *bond, steps).map(CompiledStep::Launch)
+        }
+        StepKind::Loop(program) if plan.runs_in(step) != Space::MAIN => {
+            host_loop::compile(site, program).map(CompiledStep::Launch)
         }
         StepKind::Loop(program) => loops::compile(site, program).map(CompiledStep::Launch),
         StepKind::Gemm(call) => gemm::compile(site, call).map(CompiledStep::Launch),

@@ -291,6 +291,7 @@ impl Pending for Enqueued {
             None => self.done.synchronize().map_err(Error::from),
             Some(ranks) => ranks.wait(&self.done),
         };
+        let waited = waited.and_then(|()| self.device.check_host());
         waited.map_err(|e| e.during(format!("a step of `{}`", self.plan.name)))?;
         self.device.recycle(self.done);
         Ok(())
@@ -343,7 +344,9 @@ impl Session for CudaSession {
         let _turn = device.turn();
         self.enter(call.again())?;
         let passed = passed(&call);
-        self.sampling.take_samples(&mut self.caller, passed, protocol)
+        let samples = self.sampling.take_samples(&mut self.caller, passed, protocol)?;
+        device.check_host().map_err(|e| e.during("sampling"))?;
+        Ok(samples)
     }
 
     fn memory(&self) -> MemoryReport {
@@ -394,6 +397,7 @@ impl Session for CudaSession {
                 device.recycle(end);
             }
             device.recycle(origin);
+            device.check_host().map_err(|e| e.during("profiling"))?;
         }
         Ok(profiles)
     }

@@ -164,14 +164,7 @@ const HELD: f64 = 1.25;
 /// Whether work of this device runs between the start of a collective and its end. The plan is the
 /// same on all ranks, and so is the answer.
 fn is_hidden(steps: &[Step], at: usize) -> bool {
-    let is_work = |step: &Step| {
-        use StepKind::{CollectiveDone, CollectiveStart, CopyDone, CopyStart};
-        let waits = matches!(
-            step.kind,
-            CollectiveStart { .. } | CollectiveDone { .. } | CopyStart | CopyDone
-        );
-        !waits
-    };
+    let is_work = |step: &Step| step.kind.is_work();
     steps[at + 1..].iter().take_while(|step| !steps[at].starts(step)).any(is_work)
 }
 

@@ -91,6 +91,9 @@ impl Plan {
         if !step.scope.is_empty() {
             write!(f, " at {}", step.scope)?;
         }
+        if let Space(other @ 1..) = self.runs_in(step) {
+            write!(f, " in space {other}")?;
+        }
         write!(f, ": {} FLOP, {} B", grouped(step.cost.flops), grouped(step.cost.bytes))?;
         if step.scratch_bytes > 0 {
             write!(f, ", scratch {} B", grouped(step.scratch_bytes as u64))?;
@@ -173,6 +176,9 @@ impl Display for Note {
             }
             Note::Offloaded { what, scope, reason } => {
                 write!(f, "offloaded {what} at {scope}: {reason}")
+            }
+            Note::RunsThere { step, scope, reason } => {
+                write!(f, "{step} at {scope} runs where its states wait: {reason}")
             }
             Note::ByRows { op, scope, parts } => {
                 write!(f, "{op} at {scope} is made in {parts} parts of its rows")

@@ -17,8 +17,8 @@ pub struct Step {
     /// Pairs (read, written) that must share their bytes. One is a state that is updated in place,
     /// or a value that is overwritten where it is read for the last time.
     pub aliases: Vec<(SlotId, SlotId)>,
-    /// Queue it is issued on: 0 for work, others for copies between memory spaces and, where the
-    /// device runs them beside work, for collectives.
+    /// Queue it is issued on: 0 for work, others for copies between memory spaces, for work in
+    /// other memory and, where the device runs them beside work, for collectives.
     pub stream: u16,
     /// Events of steps on other streams that end before this one begins.
     pub waits: Vec<u32>,
@@ -156,6 +156,12 @@ impl Bond {
 }
 
 impl StepKind {
+    /// Whether it computes: it is no part of a copy or of a collective.
+    pub fn is_work(&self) -> bool {
+        use StepKind::{CollectiveDone, CollectiveStart, CopyDone, CopyStart};
+        !matches!(self, CopyStart | CopyDone | CollectiveStart { .. } | CollectiveDone { .. })
+    }
+
     /// Calls `see` with every slot that the work names.
     fn for_each_slot(&mut self, see: &mut dyn FnMut(&mut SlotId)) {
         match self {

@@ -79,7 +79,8 @@ impl Timeline {
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Activity {
     Work,
-    Copy,
+    /// A copy, or work in other memory.
+    Aside,
     Exchange,
 }
 
@@ -218,7 +219,8 @@ impl Plan {
         for (at, step) in self.steps.iter().enumerate().filter(|(_, step)| !step.prepare) {
             let alone = self.step_seconds(step, pace.device);
             let (activity, seconds) = match &step.kind {
-                StepKind::CopyStart => (Activity::Copy, alone),
+                StepKind::CopyStart => (Activity::Aside, alone),
+                _ if self.runs_in(step) != Space::MAIN => (Activity::Aside, alone),
                 StepKind::CollectiveStart { prim } => {
                     let bytes = self.exchanged_bytes(step);
                     let seconds = pace.cluster.map_or(alone, |cluster| {
@@ -261,14 +263,18 @@ impl Plan {
     pub fn step_seconds(&self, step: &Step, device: &Description) -> f64 {
         let own = device.peaks.levels.last().map(|(_, bytes_per_second)| bytes_per_second);
         let memory = REACHED * own.copied().unwrap_or(NOMINAL_BYTES_PER_SECOND);
+        let described = |space: Space| device.spaces.get(usize::from(space.0).checked_sub(1)?);
         match &step.kind {
             StepKind::CopyStart => {
                 let ends = [step.reads[0], step.writes[0]].map(|slot| self.space(slot));
-                let other = ends.into_iter().find(|space| *space != Space::MAIN);
-                let link = other.and_then(|space| device.spaces.get(usize::from(space.0) - 1));
-                step.cost.bytes as f64 / link.map_or(memory, |space| space.bytes_per_second)
+                let other = ends.into_iter().find_map(described);
+                step.cost.bytes as f64 / other.map_or(memory, |space| space.bytes_per_second)
             }
             StepKind::CopyDone | StepKind::CollectiveDone { .. } => 0.0,
+            kind if kind.is_work() && self.runs_in(step) != Space::MAIN => {
+                let own = described(self.runs_in(step)).and_then(|s| s.loop_bytes_per_second);
+                step.cost.bytes as f64 / own.unwrap_or(memory)
+            }
             kind => {
                 let peak =
                     multiplied(kind).and_then(|dtype| device.peaks.flops_per_second.get(&dtype));

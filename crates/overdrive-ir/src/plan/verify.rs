@@ -4,7 +4,7 @@
 //! forgotten wait is found without a device. All rules are about the bytes behind slots. A state is
 //! the same bytes under all its slots, and so is a value that is updated in place.
 
-use super::{LiveRange, Plan, SlotId, SlotPlace};
+use super::{LiveRange, Plan, SlotId, SlotPlace, StepKind};
 use crate::plan::PartialOrder;
 use std::collections::{HashMap, HashSet};
 
@@ -23,6 +23,7 @@ impl Plan {
     pub fn verify(&self) -> Result<(), String> {
         let order = PartialOrder::new(self);
         self.verify_events()?;
+        self.verify_spaces()?;
         self.verify_uses(&order)?;
         self.verify_arenas(&order)
     }
@@ -32,8 +33,8 @@ impl Plan {
         format!("step {step} `{}`", found.name)
     }
 
-    /// Each event is recorded once, before anything waits for it. Steps of other streams than that
-    /// of work are copies. A step ahead of a call is no part of it.
+    /// Each event is recorded once, before anything waits for it. A step ahead of a call is no
+    /// part of it.
     fn verify_events(&self) -> Result<(), String> {
         let mut recorded = HashSet::new();
         for (index, step) in self.steps.iter().enumerate() {
@@ -45,6 +46,19 @@ impl Plan {
             }
             if step.prepare && (step.stream != 0 || step.records.is_some()) {
                 return Err(format!("{} runs ahead, on a stream of calls", self.named(index)));
+            }
+        }
+        Ok(())
+    }
+
+    /// A step of work touches one memory space.
+    fn verify_spaces(&self) -> Result<(), String> {
+        for (index, step) in self.steps.iter().enumerate().filter(|(_, step)| step.kind.is_work()) {
+            let own = self.runs_in(step);
+            let other = |slot: &&SlotId| self.space(**slot) != own;
+            if let Some(slot) = step.reads.iter().chain(&step.writes).find(other) {
+                let (step, own, found) = (self.named(index), own.0, self.space(*slot).0);
+                return Err(format!("{step} runs in space {own}; s{} is in space {found}", slot.0));
             }
         }
         Ok(())
@@ -77,6 +91,17 @@ impl Plan {
         let (ahead, called): (Vec<_>, Vec<_>) =
             self.steps.iter().enumerate().partition(|(_, step)| step.prepare);
         for (index, step) in ahead.into_iter().chain(called) {
+            // The start of a copy reads and writes; its end only has the stream of work wait.
+            if matches!(step.kind, StepKind::CopyDone) {
+                let start = self.steps[..index].iter().rposition(|start| start.starts(step));
+                if start.is_none_or(|start| !order.is_before(start, index)) {
+                    let (end, slot) = (self.named(index), step.writes[0].0);
+                    return Err(format!(
+                        "{end} does not wait for the start of its copy to s{slot}"
+                    ));
+                }
+                continue;
+            }
             let late = |earlier: &&usize| !order.is_before(**earlier, index);
             for &slot in &step.reads {
                 if replaced.contains(&slot) {

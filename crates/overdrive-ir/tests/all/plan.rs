@@ -150,7 +150,12 @@ fn copies_run_beside_work_and_what_reads_them_must_wait() {
     // 60 bytes take a second of the link, and a second of the memory at its usual share of the
     // peak. So the copy hides behind the backward pass.
     let device = Description {
-        spaces: vec![MemorySpace { name: "other", bytes: 64, bytes_per_second: 60.0 }],
+        spaces: vec![MemorySpace {
+            name: "other",
+            bytes: 64,
+            bytes_per_second: 60.0,
+            ..MemorySpace::default()
+        }],
         peaks: Peaks { levels: vec![(1 << 20, 100.0)], ..Peaks::default() },
         ..Description::default()
     };
@@ -165,4 +170,78 @@ fn copies_run_beside_work_and_what_reads_them_must_wait() {
     let mut outside = copied(true);
     outside.arena_bytes = vec![64];
     assert!(outside.verify().unwrap_err().contains("an arena of 64 bytes"));
+}
+
+/// An update in other memory, of a state that waits there: `handed` says whether it waits for the
+/// copy of its operand.
+fn updated_elsewhere(handed: bool) -> Plan {
+    let copy = |name, from, to, stream, waits: &[u32], records| {
+        let mut copy = step(StepKind::CopyStart, name, &[from], &[to]);
+        (copy.stream, copy.waits, copy.records) = (stream, waits.to_vec(), Some(records));
+        copy.cost = Cost { flops: 0, bytes: 60 };
+        copy
+    };
+    let done = |name, from, to, waits: &[u32]| {
+        let mut done = step(StepKind::CopyDone, name, &[from], &[to]);
+        (done.waits, done.cost) = (waits.to_vec(), Cost::default());
+        done
+    };
+    let loops = || StepKind::Loop(Program::default());
+    let mut backward = step(loops(), "backward", &[], &[1]);
+    (backward.records, backward.cost) = (Some(0), Cost { flops: 0, bytes: 60 });
+    let mut update = step(loops(), "update", &[0, 2], &[0, 3]);
+    (update.stream, update.records) = (4, Some(2));
+    (update.waits, update.cost) = (if handed { vec![1] } else { vec![] }, backward.cost);
+    let arena = |space, offset| SlotPlace::Arena { space: Space(space), offset };
+    Plan {
+        steps: vec![
+            backward.clone(),
+            copy("g out", 1, 2, 2, &[0], 1),
+            update,
+            Step { name: "other work".into(), writes: vec![SlotId(5)], records: None, ..backward },
+            copy("p in", 3, 4, 1, &[0, 2], 3),
+            done("g out", 1, 2, &[1]),
+            done("p in", 3, 4, &[3]),
+        ],
+        slots: vec![
+            slot(&[16], SlotPlace::State("m".into())),
+            slot(&[16], arena(0, 0)),
+            slot(&[16], arena(1, 0)),
+            slot(&[16], arena(1, 64)),
+            slot(&[16], SlotPlace::State("p".into())),
+            slot(&[16], arena(0, 64)),
+        ],
+        updates: vec![("p".to_owned(), SlotId(4), SlotId(4))],
+        offloaded: [("m".to_owned(), Space(1))].into(),
+        arena_bytes: vec![128, 128],
+        persistent_bytes: vec![0, 0],
+        ..Plan::default()
+    }
+}
+
+#[test]
+fn work_in_other_memory_runs_beside_that_of_the_device() {
+    let plan = updated_elsewhere(true);
+    assert_eq!(plan.verify(), Ok(()));
+    assert_eq!(plan.runs_in(&plan.steps[2]), Space(1));
+    // The backward, the copy, the update there and the copy back take a second each. Other work of
+    // the device takes none of that time.
+    let space = MemorySpace {
+        name: "other",
+        bytes: 128,
+        bytes_per_second: 60.0,
+        loop_bytes_per_second: Some(60.0),
+    };
+    let peaks = Peaks { levels: vec![(1 << 20, 100.0)], ..Peaks::default() };
+    let device = Description { spaces: vec![space], peaks, ..Description::default() };
+    assert_eq!(plan.seconds(&device), 4.0);
+    assert!(plan.to_string().contains("loop update in space 1"), "{plan}");
+    let error = updated_elsewhere(false).verify().unwrap_err();
+    assert!(error.contains("`update` does not wait for step 1 `g out`"), "{error}");
+    let mut unheard = updated_elsewhere(true);
+    unheard.steps[4].waits = vec![0];
+    assert!(unheard.verify().unwrap_err().contains("`p in` does not wait"), "{unheard}");
+    let mut torn = updated_elsewhere(true);
+    torn.offloaded.clear();
+    assert!(torn.verify().unwrap_err().contains("runs in space"), "{torn}");
 }

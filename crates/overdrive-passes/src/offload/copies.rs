@@ -1,9 +1,11 @@
 //! Planned copies: their slots, and the steps before which they start and end.
 
+use super::ledger::LEAST_BYTES;
 use overdrive_ir::Cost;
 use overdrive_ir::plan::{Plan, SlotId, Step, StepKind};
 
-/// Direction of a copy. Each direction has a stream, since links carry both at once.
+/// Direction of a copy. Each direction has a stream, since links carry both at once. So have small
+/// copies out, which should not queue behind large ones.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     /// To main memory.
@@ -74,7 +76,8 @@ fn step(plan: &Plan, copy: &OffloadCopy, kind: StepKind) -> Step {
     let stream = match (starts, copy.way) {
         (false, _) => 0,
         (true, Way::In) => 1,
-        (true, Way::Out) => 2,
+        (true, Way::Out) if plan.slot(copy.from).bytes() >= LEAST_BYTES => 2,
+        (true, Way::Out) => 5,
     };
     let bytes = if starts { plan.slot(copy.from).bytes() as u64 } else { 0 };
     let way = if copy.way == Way::In { "in" } else { "out" };

@@ -1,8 +1,8 @@
 //! The use of main memory at each step, and the time at which each step begins. Both are estimates,
 //! made before copies are in the plan.
 
-use overdrive_ir::Description;
 use overdrive_ir::plan::{PartialOrder, Plan, SlotPlace, Space};
+use overdrive_ir::{Description, MemorySpace};
 use std::ops::Range;
 
 /// The memory that things wait in: the first beside the main one.
@@ -20,7 +20,7 @@ pub(super) struct Ledger {
     /// When each step begins, in seconds from the start of a call; one more for the end.
     begins: Vec<f64>,
     room: u64,
-    bytes_per_second: f64,
+    other: MemorySpace,
 }
 
 impl Ledger {
@@ -43,7 +43,7 @@ impl Ledger {
             let takes = if step.prepare { 0.0 } else { plan.step_seconds(step, device) };
             begins.push(begins.last().expect("one from the start") + takes);
         }
-        Self { bytes, begins, room, bytes_per_second: device.spaces[0].bytes_per_second }
+        Self { bytes, begins, room, other: device.spaces[0].clone() }
     }
 
     /// The end of the call, as a step.
@@ -56,9 +56,19 @@ impl Ledger {
         self.begins[step]
     }
 
+    /// Bytes per second of a copy.
+    pub(super) fn bytes_per_second(&self) -> f64 {
+        self.other.bytes_per_second
+    }
+
+    /// Bytes per second of loops in the other memory, if any run there.
+    pub(super) fn loop_bytes_per_second(&self) -> Option<f64> {
+        self.other.loop_bytes_per_second
+    }
+
     /// Seconds of a copy, with slack.
     pub(super) fn seconds(&self, bytes: u64) -> f64 {
-        SLACK * bytes as f64 / self.bytes_per_second
+        SLACK * bytes as f64 / self.bytes_per_second()
     }
 
     /// The first step from `first` on that begins at `time` or later, else the end.

@@ -6,6 +6,7 @@
 use super::copies::{Copies, OffloadCopy, Way};
 use super::ledger::Ledger;
 use super::ledger::{LEAST_BYTES, OTHER};
+use super::updates;
 use overdrive_ir::Tuning;
 use overdrive_ir::plan::{Layout, Note, Plan, Slot, SlotId, SlotPlace, Space};
 use std::ops::Range;
@@ -15,11 +16,12 @@ use std::ops::Range;
 const TOGETHER_BYTES: u64 = 16 << 20;
 
 /// A state that can wait elsewhere.
-struct OffloadCandidate {
-    update: usize,
-    bytes: u64,
+pub(super) struct OffloadCandidate {
+    /// Its place among the updates of the plan.
+    pub(super) update: usize,
+    pub(super) bytes: u64,
     /// The steps that touch it.
-    steps: Range<usize>,
+    pub(super) steps: Range<usize>,
 }
 
 /// States that come and go together.
@@ -31,11 +33,13 @@ struct StateGroup {
     held: Range<usize>,
 }
 
-/// Moves as many states as it takes, or all that can.
+/// Moves as many states as it takes, or all that can. `there`: some updates run where their states
+/// wait.
 pub(super) fn move_out(
     plan: &mut Plan,
     (ledger, copies): (&mut Ledger, &mut Copies),
     tuning: &Tuning,
+    there: bool,
 ) {
     let mut waiting = candidates(plan, tuning).into_iter();
     let mut moved: Vec<OffloadCandidate> = Vec::new();
@@ -45,6 +49,9 @@ pub(super) fn move_out(
         // At the least it is there while it is used.
         ledger.add(next.steps.clone(), next.bytes);
         moved.push(next);
+    }
+    if there {
+        updates::move_out(plan, &mut moved, (ledger, copies));
     }
     let mut groups = grouped(moved, ledger);
     start_early(&mut groups, ledger);

@@ -7,7 +7,8 @@
 //! partial order of streams and events, which is settled first. Invariant: buffers in use at once
 //! never share bytes, except a value that is updated in place.
 
-use overdrive_ir::plan::{LiveRange, PartialOrder, Plan, SlotPlace, Space, StepKind};
+use overdrive_ir::plan::{LiveRange, PartialOrder, Plan, SlotId, SlotPlace, Space, StepKind};
+use std::collections::{BTreeMap, HashMap};
 
 /// Orders the streams by events, and gives every arena and persistent slot its offset, and the plan
 /// its sizes. It runs again where a back end has made one step of several: all that the step
@@ -96,6 +97,9 @@ fn live_bytes(steps: usize, placed: &[PlacedBuffer<'_>]) -> Vec<usize> {
 /// Renumbers the events. A copy, or a collective on a stream of its own, begins once the work
 /// before it in the plan has ended. The work after its end waits for it. The places of start and
 /// end in the plan thus decide what a slot holds, and when its bytes may serve another.
+///
+/// Work in other memory waits for no work of the device. It begins once the copies of its operands
+/// have ended, and copies of its results begin once it has.
 fn order_streams(plan: &mut Plan) {
     let mut next = 0;
     let mut event = || {
@@ -107,6 +111,10 @@ fn order_streams(plan: &mut Plan) {
         step.records = None;
     }
     let mut work = None;
+    // The last step beside the device's work that writes a slot.
+    let mut writers: HashMap<SlotId, usize> = HashMap::new();
+    let elsewhere: Vec<bool> =
+        plan.steps.iter().map(|step| plan.runs_in(step) != Space::MAIN).collect();
     for at in 0..plan.steps.len() {
         if plan.steps[at].prepare {
             debug_assert_eq!(plan.steps[at].stream, 0, "preparation is work");
@@ -115,10 +123,25 @@ fn order_streams(plan: &mut Plan) {
         let packs = matches!(plan.steps[at].kind, StepKind::Pack { .. } | StepKind::PackFilter(_));
         debug_assert!(!packs, "packing is preparation");
         if plan.steps[at].stream != 0 {
-            let awaited: Option<u32> = work
+            let before = work.filter(|_| !elsewhere[at]);
+            let awaited: Option<u32> = before
                 .map(|before: usize| *plan.steps[before].records.get_or_insert_with(&mut event));
-            plan.steps[at].waits.extend(awaited);
-            plan.steps[at].records = Some(event());
+            let step = &plan.steps[at];
+            // Of the writers on a stream the last ends last.
+            let mut handed: BTreeMap<u16, usize> = BTreeMap::new();
+            for &writer in step.reads.iter().filter_map(|slot| writers.get(slot)) {
+                let stream = plan.steps[writer].stream;
+                if stream != step.stream && (elsewhere[at] || elsewhere[writer]) {
+                    let last = handed.entry(stream).or_insert(writer);
+                    *last = writer.max(*last);
+                }
+            }
+            let handed = handed.into_values().filter_map(|writer| plan.steps[writer].records);
+            let waits: Vec<u32> = awaited.into_iter().chain(handed).collect();
+            writers.extend(step.writes.iter().map(|&slot| (slot, at)));
+            let step = &mut plan.steps[at];
+            step.waits.extend(waits);
+            step.records = Some(event());
             continue;
         }
         if matches!(plan.steps[at].kind, StepKind::CopyDone | StepKind::CollectiveDone { .. }) {

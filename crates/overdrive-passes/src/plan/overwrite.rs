@@ -15,7 +15,8 @@ use overdrive_ir::plan::{Plan, SlotId, SlotPlace, Step, StepKind};
 /// scratch then.
 pub(crate) fn overwrite(plan: &mut Plan, target: &dyn Target) {
     share(plan);
-    for step in plan.steps.iter_mut().filter(|step| !step.aliases.is_empty()) {
+    let ours = plan.steps.iter_mut().filter(|step| step.stream == 0);
+    for step in ours.filter(|step| !step.aliases.is_empty()) {
         step.scratch_bytes = settle::scratch(step, target);
     }
 }

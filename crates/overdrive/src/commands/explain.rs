@@ -267,6 +267,7 @@ fn parts(note: &Note) -> (&str, &str, &str, Cow<'_, str>) {
         Note::Declined { what, scope, reason } => ("declined", what, scope, reason.into()),
         Note::Recomputed { op, scope, why } => ("recomputed", op, scope, why.to_string().into()),
         Note::Offloaded { what, scope, reason } => ("offloaded", what, scope, reason.into()),
+        Note::RunsThere { step, scope, reason } => ("runs there", step, scope, reason.into()),
         Note::ByRows { op, scope, parts } => {
             ("by rows", op, scope, format!("its rows are made in {parts} parts").into())
         }
