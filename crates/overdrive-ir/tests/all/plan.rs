@@ -235,7 +235,7 @@ fn work_in_other_memory_runs_beside_that_of_the_device() {
     let peaks = Peaks { levels: vec![(1 << 20, 100.0)], ..Peaks::default() };
     let device = Description { spaces: vec![space], peaks, ..Description::default() };
     assert_eq!(plan.seconds(&device), 4.0);
-    assert!(plan.to_string().contains("loop update in space 1"), "{plan}");
+    assert!(plan.to_string().contains("loop update at fc1 in space 1"), "{plan}");
     let error = updated_elsewhere(false).verify().unwrap_err();
     assert!(error.contains("`update` does not wait for step 1 `g out`"), "{error}");
     let mut unheard = updated_elsewhere(true);
