@@ -76,7 +76,8 @@ pub(crate) struct HostLoop {
     work: Arc<Work>,
     touched: Vec<SlotId>,
     slot_count: usize,
-    /// Boxed: the driver has their addresses.
+    /// One for each set of addresses.
+    #[expect(clippy::vec_box, reason = "the driver has their addresses")]
     calls: Mutex<Vec<Box<HostCall>>>,
 }
 
