@@ -4,7 +4,7 @@
 use crate::Error;
 use crate::cache::Cache;
 use crate::compiler::{Architecture, KernelSource, compile_cached};
-use crate::host_loop::HostCores;
+use crate::host_cores::HostCores;
 use crate::libraries::Library;
 use crate::occupancy::Occupancy;
 use crate::pool::{Pool, PoolUse};

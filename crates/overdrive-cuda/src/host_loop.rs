@@ -1,13 +1,14 @@
 //! Loops over pinned memory that the host runs, in the order of a stream.
 //!
 //! `cuLaunchHostFunc` has a thread of the driver call us once all work before it on the stream has
-//! ended. What follows on the stream waits for our return. The same call is captured as a node of a
+//! ended. Work behind it on the stream waits for our return. The same call is captured as a node of a
 //! graph. By the driver's manual such a function makes no call of CUDA, and waits for no work that
 //! need not have ended. Ours runs a loop of the CPU back end on all cores, and nothing else.
 //!
 //! Invariant: what a call points to lives until the stream is done with it. A captured graph may
 //! call it again, so calls are kept as long as their step, one for each set of addresses.
 
+use crate::host_cores::HostCores;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::{Device, Error};
 use cudarc::driver::result::stream::launch_host_function;
@@ -15,46 +16,12 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, DriverError};
 use overdrive_cpu::loops::CompiledLoop;
 use overdrive_cpu::slots::SlotTable;
-use overdrive_cpu::threads::Pool;
 use overdrive_ir::SlotId;
 use overdrive_ir::plan::Program;
+use parking_lot::Mutex;
 use std::ffi::c_void;
-use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
-
-/// The cores of the host, which run one loop after another.
-#[derive(Debug)]
-pub(crate) struct HostCores {
-    pool: Pool,
-    /// The first step that failed and that no call has told of.
-    failed: Mutex<Option<String>>,
-}
-
-impl HostCores {
-    /// All that this process may use.
-    ///
-    /// # Errors
-    /// `Host` when the system starts no threads.
-    pub(crate) fn new() -> Result<Self, Error> {
-        let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        let message = |e: std::io::Error| format!("starting {threads} threads: {e}");
-        let pool = Pool::new(threads).map_err(|e| Error::Host { message: message(e) })?;
-        Ok(Self { pool, failed: Mutex::default() })
-    }
-
-    /// Errs with the step that failed since the last look.
-    ///
-    /// # Errors
-    /// `Host`.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        match lock(&self.failed).take() {
-            None => Ok(()),
-            Some(step) => Err(Error::Host { message: format!("`{step}` panicked") }),
-        }
-    }
-}
+use std::sync::Arc;
 
 /// A loop and who runs it.
 struct Work {
@@ -63,7 +30,7 @@ struct Work {
     name: String,
 }
 
-/// What the driver hands back to `run`.
+/// The driver hands it back to `run`.
 struct HostCall {
     work: Arc<Work>,
     places: Vec<CUdeviceptr>,
@@ -102,7 +69,7 @@ impl HostLoop {
     /// The call on these addresses, made when they are first seen.
     fn call(&self, addresses: &Addresses) -> *const HostCall {
         let places: Vec<_> = self.touched.iter().map(|slot| addresses.of(*slot)).collect();
-        let mut calls = lock(&self.calls);
+        let mut calls = self.calls.lock();
         if let Some(known) = calls.iter().find(|call| call.places == places) {
             return &raw const **known;
         }
@@ -134,7 +101,7 @@ impl Drop for HostLoop {
         let _turn = self.device.turn();
         if self.device.stream().synchronize().is_err() {
             // Who knows whether the driver still calls them.
-            std::mem::forget(std::mem::take(&mut *lock(&self.calls)));
+            std::mem::forget(std::mem::take(&mut *self.calls.lock()));
         }
     }
 }
@@ -149,11 +116,6 @@ unsafe extern "C" fn run(call: *mut c_void) {
         unsafe { work.body.run(&work.cores.pool, slots) }
     }));
     if ran.is_err() {
-        lock(&work.cores.failed).get_or_insert_with(|| work.name.clone());
+        work.cores.fail(&work.name);
     }
-}
-
-/// No mutex of this module guards data that a panic could leave half-written.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

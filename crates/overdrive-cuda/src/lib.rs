@@ -18,6 +18,7 @@ pub mod error;
 mod exec;
 pub mod fabrics;
 pub mod gemm;
+mod host_cores;
 mod host_loop;
 mod host_memory;
 mod joined;

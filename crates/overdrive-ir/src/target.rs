@@ -145,8 +145,8 @@ impl Description {
     }
 }
 
-/// Memory in addition to main memory. Copies go there and back. Steps compute on it if a processor of
-/// its own can.
+/// Memory in addition to main memory. Copies go there and back. Steps compute on it if a processor
+/// of its own can.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemorySpace {
     /// Its name for people: `pinned host`.

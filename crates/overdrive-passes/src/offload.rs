@@ -15,6 +15,7 @@
 //! the computation and its order stay the same. Without a limit, without other memory, or if the
 //! plan fits, nothing changes.
 
+mod candidate;
 mod copies;
 mod ledger;
 mod states;

@@ -67,6 +67,12 @@ pub(crate) fn copied(state: &str) -> Option<&str> {
     state.strip_prefix(COPY)
 }
 
+/// The name that the initial value of a state of a step is drawn by: a copy begins as its
+/// parameter.
+pub fn drawn_as(state: &str) -> &str {
+    copied(state).unwrap_or(state)
+}
+
 /// A tensor of a model as a state of this type keeps it.
 pub(crate) fn as_kept(tensor: Tensor, dtype: DType) -> Tensor {
     let narrows = tensor.ty().dtype == DType::F32 && dtype.is_float();

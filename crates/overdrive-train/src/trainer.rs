@@ -8,7 +8,7 @@ use crate::checkpoint::{Checkpoint, SavedState, StatePart, StateParts};
 use crate::compiled::Compiled;
 use crate::data::Batch;
 use crate::held::{self, Held, Sharing, by_name};
-use crate::kept::{as_given, as_kept, begins_as, copied};
+use crate::kept::{as_given, as_kept, begins_as, copied, drawn_as};
 use crate::kept_codes::{self, Kept};
 use crate::ranks::Ranks;
 use crate::step::{COUNT, Role, graph_of, is_kept, parameters};
@@ -97,8 +97,7 @@ fn initial_state(
         let space = offloaded.get(&declared.name).copied().unwrap_or_default();
         let is_models = model.states().iter().any(|known| known.name == declared.name);
         let whole = held.whole_type(&declared.name, ty);
-        // A copy begins as its master does.
-        let name = copied(&declared.name).unwrap_or(&declared.name);
+        let name = drawn_as(&declared.name);
         let given = initial(name).map(|init| begins_as(init, whole.dtype));
         let (init, whole) = match given {
             Some(init) if begins(&init, whole) => (init, whole),

@@ -3,6 +3,7 @@
 //! A state can, where a call changes it and touches it in a few steps in a row: the moments of an
 //! optimizer. Those that are updated first go first: their way back hides behind later updates.
 
+use super::candidate::OffloadCandidate;
 use super::copies::{Copies, OffloadCopy, Way};
 use super::ledger::Ledger;
 use super::ledger::{LEAST_BYTES, OTHER};
@@ -14,15 +15,6 @@ use std::ops::Range;
 /// Adjacent updates share a start and an end until their states have this many bytes. They may then
 /// run as one launch.
 const TOGETHER_BYTES: u64 = 16 << 20;
-
-/// A state that can wait elsewhere.
-pub(super) struct OffloadCandidate {
-    /// Its place among the updates of the plan.
-    pub(super) update: usize,
-    pub(super) bytes: u64,
-    /// The steps that touch it.
-    pub(super) steps: Range<usize>,
-}
 
 /// States that come and go together.
 struct StateGroup {

@@ -12,9 +12,9 @@
 //!
 //! Invariant: an update elsewhere runs the program that the device would, on copies.
 
+use super::candidate::OffloadCandidate;
 use super::copies::{Copies, OffloadCopy, Way};
 use super::ledger::{LEAST_BYTES, Ledger, OTHER};
-use super::states::OffloadCandidate;
 use overdrive_ir::plan::{Layout, Note, Plan, Slot, SlotId, SlotPlace, Step, StepKind};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -171,7 +171,7 @@ fn best(
 }
 
 /// The updates in the order in which their gradients are complete, each at the place of another of
-/// them; as they stand in the plan if one would come before its operands.
+/// them. If one would come before its operands, they stay as they stand in the plan.
 fn in_order(plan: &mut Plan, updates: Vec<Update>) -> Vec<Update> {
     let places: Vec<usize> = updates.iter().map(|update| update.step).collect();
     let mut order: Vec<usize> = (0..updates.len()).collect();

@@ -127,7 +127,7 @@ fn order_streams(plan: &mut Plan) {
             let awaited: Option<u32> = before
                 .map(|before: usize| *plan.steps[before].records.get_or_insert_with(&mut event));
             let step = &plan.steps[at];
-            // Of the writers on a stream the last ends last.
+            // The last writer on a stream ends last.
             let mut handed: BTreeMap<u16, usize> = BTreeMap::new();
             for &writer in step.reads.iter().filter_map(|slot| writers.get(slot)) {
                 let stream = plan.steps[writer].stream;

@@ -13,6 +13,7 @@ use overdrive_ir::{
     Backend, Buffer, Communicator, Exchange, Executable, Graph, Mesh, RankError, Session, State,
     Tensor, Tuning,
 };
+use overdrive_train::drawn_as;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -67,7 +68,12 @@ impl Member {
     pub(super) fn allocate(&mut self) -> Result<(), Failure> {
         let (graph, backend) = (&self.work.graph, self.backend.as_ref());
         let session = Arc::clone(&self.executable).session()?;
-        let state = State::initial(graph, backend)?;
+        let mut state = State::default();
+        for declared in graph.states() {
+            let ty = graph.ty(declared.value);
+            let value = backend.initial(&declared.init, drawn_as(&declared.name), ty)?;
+            state.buffers.insert(declared.name.clone(), value);
+        }
         let given = std::mem::take(&mut self.work.inputs);
         let inputs = given.iter().map(|x| backend.upload(x)).collect::<Result<_, _>>()?;
         let types = graph.outputs().iter().map(|port| graph.ty(port.value));

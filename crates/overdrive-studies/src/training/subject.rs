@@ -14,6 +14,7 @@ use overdrive_ir::{
     Backend, Buffer, Executable, Graph, Mode, Plan, Session, State, Tensor, Tuning,
 };
 use overdrive_passes::draw;
+use overdrive_train::drawn_as;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -137,9 +138,10 @@ fn initial(backend: &dyn Backend, graph: &Graph, plan: &Plan) -> Result<State, F
     let mut state = State::default();
     for declared in graph.states() {
         let (name, ty) = (&declared.name, graph.ty(declared.value));
+        let known = drawn_as(name);
         let buffer = match plan.offloaded.get(name) {
-            None => backend.initial(&declared.init, name, ty)?,
-            Some(&space) => backend.upload_to(&draw(&declared.init, name, ty), space)?,
+            None => backend.initial(&declared.init, known, ty)?,
+            Some(&space) => backend.upload_to(&draw(&declared.init, known, ty), space)?,
         };
         state.buffers.insert(name.clone(), buffer);
     }

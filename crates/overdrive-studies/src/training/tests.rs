@@ -52,7 +52,10 @@ fn check(records: &[Record]) {
 
 #[test]
 fn steps_in_every_format_agree_with_f64() {
-    let ways: Vec<Way> = FORMATS.iter().map(|formats| Way::in_formats(formats.name)).collect();
+    let mut ways: Vec<Way> = FORMATS.iter().map(|formats| Way::in_formats(formats.name)).collect();
+    let plain = Way::in_formats("bf16");
+    let recipe = Recipe { parameters: Parameters::Masters, ..plain.recipe.clone() };
+    ways.push(Way { recipe, ..plain }.named("bf16 beside masters"));
     check(&measured(&ways));
 }
 
