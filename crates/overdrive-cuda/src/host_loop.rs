@@ -1,9 +1,9 @@
 //! Loops over pinned memory that the host runs, in the order of a stream.
 //!
 //! `cuLaunchHostFunc` has a thread of the driver call us once all work before it on the stream has
-//! ended. Work behind it on the stream waits for our return. The same call is captured as a node of a
-//! graph. By the driver's manual such a function makes no call of CUDA, and waits for no work that
-//! need not have ended. Ours runs a loop of the CPU back end on all cores, and nothing else.
+//! ended. Work behind it waits for our return. The same call is captured as a node of a graph. By
+//! the driver's manual such a function makes no call of CUDA, and waits for no work that need not
+//! have ended. Ours runs a loop of the CPU back end on all cores, and nothing else.
 //!
 //! Invariant: what a call points to lives until the stream is done with it. A captured graph may
 //! call it again, so calls are kept as long as their step, one for each set of addresses.
