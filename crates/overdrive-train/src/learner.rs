@@ -4,8 +4,11 @@ use crate::Recipe;
 use overdrive_ir::{Graph, GraphError};
 use overdrive_passes::{Lora, bind};
 
-/// The model at a batch, with its adapters.
-pub(crate) fn learner(model: &Graph, recipe: &Recipe, batch: usize) -> Result<Graph, GraphError> {
+/// The model at a batch, if it has any, with the recipe's adapters.
+///
+/// # Errors
+/// When the model has no layer that takes adapters.
+pub fn learner(model: &Graph, recipe: &Recipe, batch: usize) -> Result<Graph, GraphError> {
     let forward = at_batch(model, batch)?;
     match recipe.lora {
         Some(lora) => lora.adapted(&forward, &Lora::layers(&forward)?),

@@ -60,6 +60,7 @@ pub use fit::{batches, fit};
 pub use formats::{FORMATS, Formats, NamedFormats};
 pub use held::{Shards, Sharing};
 pub use kept::{Parameters, drawn_as};
+pub use learner::learner;
 pub use loss::with_loss;
 pub use moments::Moments;
 pub use optimizer::Optimizer;

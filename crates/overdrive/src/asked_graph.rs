@@ -11,7 +11,9 @@ use overdrive::ir::{DType, Graph, Mesh, Tensor};
 use overdrive::passes::{Recipe, Stages, left_in_float, precision};
 use overdrive::studies::Workload;
 use overdrive::train::data::Target;
-use overdrive::train::{self, TrainError, recipe_of, training_step, training_step_on, with_loss};
+use overdrive::train::{
+    self, TrainError, learner, recipe_of, training_step, training_step_on, with_loss,
+};
 
 /// Makes the step of a forward graph with its loss.
 type MakeStep<'s> = dyn Fn(&Graph, &train::Recipe) -> Result<Graph, TrainError> + 's;
@@ -116,7 +118,8 @@ fn trained(
     let (moments, parameters) = (subject.moments.into(), subject.parameters.into());
     let own = recipe_of(&workload.key.name);
     let optimizer = subject.optimizer.rule(own.optimizer.adamw(), None);
-    let recipe = train::Recipe { optimizer, moments, parameters, ..own };
+    let lora = subject.lora;
+    let recipe = train::Recipe { optimizer, moments, parameters, lora, ..own };
     let recipe = recipe.in_formats(subject.dtype.clone());
     recipe.check().map_err(Failure::bad_input)?;
     let graph = &workload.graph;
@@ -125,6 +128,7 @@ fn trained(
     // One output is a quantity: of one class there is nothing to learn.
     let target = if outputs == 1 { Target::Quantity } else { Target::Classes };
     let forward = with_loss(graph, target).map_err(Failure::bad_input)?;
+    let forward = learner(&forward, &recipe, recipe.batch).map_err(Failure::bad_input)?;
     workload.graph = step(&forward, &recipe).map_err(Failure::bad_input)?;
     if target == Target::Classes {
         workload.bounds.insert("labels".to_owned(), outputs);

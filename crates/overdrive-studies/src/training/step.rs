@@ -7,8 +7,7 @@ use overdrive_bench::failure::Failure;
 use overdrive_bench::work::{Items, Work};
 use overdrive_ir::plan::Space;
 use overdrive_ir::{Builder, DType, Graph, Plan, Tensor, gradients};
-use overdrive_passes::Lora;
-use overdrive_train::{Formats, Recipe, parameters, training_step};
+use overdrive_train::{Formats, Recipe, learner, parameters, training_step};
 use serde_json::{Value, json};
 
 /// Small enough that a hundred steps on one batch change little, which they would learn by heart.
@@ -101,7 +100,7 @@ impl Model {
     /// The graph of a step.
     pub(super) fn step(self, way: &Way) -> Result<Graph, Failure> {
         let recipe = Recipe { batch: self.batch, ..way.recipe.clone() };
-        training_step(&learner(self.name, self.batch, recipe.lora)?, &recipe).map_err(of_training)
+        training_step(&learning(self.name, self.batch, &recipe)?, &recipe).map_err(of_training)
     }
 
     /// The work of a step, which is that of the plainest graph: whatever a plan computes besides is
@@ -131,20 +130,13 @@ impl Model {
 }
 
 /// The forward with its loss, and adapters if these alone learn.
-fn learner(model: &str, batch: usize, lora: Option<Lora>) -> Result<Graph, Failure> {
-    let forward = language::forward(model, batch)?;
-    match lora {
-        None => Ok(forward),
-        Some(lora) => {
-            let layers = Lora::layers(&forward).map_err(of_graph)?;
-            lora.adapted(&forward, &layers).map_err(of_graph)
-        }
-    }
+fn learning(model: &str, batch: usize, recipe: &Recipe) -> Result<Graph, Failure> {
+    learner(&language::forward(model, batch)?, recipe, batch).map_err(of_graph)
 }
 
 /// The loss of one sample, and the norm of the gradients of what the recipe trains.
 fn defined(model: &str, recipe: &Recipe) -> Result<Graph, Failure> {
-    let forward = learner(model, 1, recipe.lora)?;
+    let forward = learning(model, 1, recipe)?;
     let b = Builder::new(forward.name());
     let values = b.append(&forward).map_err(of_graph)?;
     let port = forward.outputs().iter().find(|port| port.name == "loss");

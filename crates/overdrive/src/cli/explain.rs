@@ -3,11 +3,11 @@
 use super::optimization::OptimizerName;
 use super::shared::{AttentionOptions, Machine};
 use super::values::{
-    GpuName, ModeName, MomentsName, ParametersName, ShardName, formats, named_size,
+    GpuName, ModeName, MomentsName, ParametersName, ShardName, formats, lora, named_size,
 };
 use clap::Args;
 use overdrive::ir::Mesh;
-use overdrive::passes::{Compression, ContextExchange};
+use overdrive::passes::{Compression, ContextExchange, Lora};
 use overdrive::train::Formats;
 
 /// One model at one size, as one mode runs it: of `explain` and `profile`.
@@ -37,6 +37,9 @@ pub(crate) struct SubjectArguments {
     /// How that step keeps parameters
     #[arg(long, default_value = "f32", value_name = "FORMAT", requires = "training")]
     pub parameters: ParametersName,
+    /// Adapters that it trains in place of the weights, as `train` does
+    #[arg(long, value_name = "RANK[,ALPHA]", value_parser = lora, requires = "training")]
+    pub lora: Option<Lora>,
     /// Size of a named dimension [default: the model's]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,

@@ -3,7 +3,7 @@
 use super::explain::size;
 use super::optimization::Optimization;
 use super::shared::{Machine, RankOptions, Replacing};
-use super::values::{MomentsName, ParametersName, ShardName, formats};
+use super::values::{MomentsName, ParametersName, ShardName, formats, lora};
 use clap::{Args, ValueEnum};
 use overdrive::passes::{Compression, ContextExchange, Lora};
 use overdrive::train::Formats;
@@ -149,20 +149,4 @@ impl From<TargetName> for Target {
             TargetName::Quantity => Self::Quantity,
         }
     }
-}
-
-/// Rank and strength of adapters.
-fn lora(text: &str) -> Result<Lora, String> {
-    let expected = || "expected RANK or RANK,ALPHA, a whole number and one above 0".to_owned();
-    let (rank, alpha) =
-        text.split_once(',').map_or((text, None), |(rank, alpha)| (rank, Some(alpha)));
-    let rank: u32 = rank.trim().parse().ok().filter(|rank| *rank > 0).ok_or_else(expected)?;
-    let alpha = match alpha {
-        Some(alpha) => alpha.trim().parse().map_err(|_| expected())?,
-        None => 2.0 * f64::from(rank),
-    };
-    if !(alpha > 0.0 && f64::is_finite(alpha)) {
-        return Err(expected());
-    }
-    Ok(Lora { rank: rank as usize, alpha })
 }

@@ -6,6 +6,7 @@ use overdrive::cuda::Gpu;
 use overdrive::cuda::data_sheets::{a100, h100, h200};
 use overdrive::ir::{DType, Mode};
 use overdrive::models::CacheCodes;
+use overdrive::passes::Lora;
 use overdrive::train::{FORMATS, Formats, Moments, Parameters, Shards};
 use std::path::PathBuf;
 
@@ -185,4 +186,20 @@ pub(super) fn formats() -> impl TypedValueParser<Value = &'static Formats> {
     let names = FORMATS.iter().map(|known| PossibleValue::new(known.name).help(known.help));
     PossibleValuesParser::new(names)
         .map(|name| Formats::named(&name).expect("a possible value is a name"))
+}
+
+/// Rank and strength of adapters.
+pub(super) fn lora(text: &str) -> Result<Lora, String> {
+    let expected = || "expected RANK or RANK,ALPHA, a whole number and one above 0".to_owned();
+    let (rank, alpha) =
+        text.split_once(',').map_or((text, None), |(rank, alpha)| (rank, Some(alpha)));
+    let rank: u32 = rank.trim().parse().ok().filter(|rank| *rank > 0).ok_or_else(expected)?;
+    let alpha = match alpha {
+        Some(alpha) => alpha.trim().parse().map_err(|_| expected())?,
+        None => 2.0 * f64::from(rank),
+    };
+    if !(alpha > 0.0 && f64::is_finite(alpha)) {
+        return Err(expected());
+    }
+    Ok(Lora { rank: rank as usize, alpha })
 }

@@ -76,6 +76,21 @@ fn a_training_step_is_explained_by_its_optimizer() {
 }
 
 #[test]
+fn a_training_step_is_explained_with_its_adapters() {
+    let folder = Folder::new();
+    let line = "explain text-transformer --training --batch 2 --device cpu --threads 1";
+    let states = |option: &str| {
+        let outcome = folder.line(&format!("{line} --json {option}"));
+        let plan: Value = serde_json::from_str(&outcome.ends(0, &[]).stdout).unwrap();
+        plan["memory"]["state_bytes"][0].as_u64().unwrap()
+    };
+    // Frozen weights have no moments.
+    assert!(2 * states("--lora 4") < states(""), "{} and {}", states("--lora 4"), states(""));
+    folder.line(&format!("{line} --lora 0")).ends(2, &["--lora", "RANK,ALPHA"]);
+    folder.line("explain text-transformer --lora 4").ends(2, &["--training"]);
+}
+
+#[test]
 fn a_training_step_is_explained_within_a_memory_limit() {
     let folder = Folder::new();
     let line = "explain text-transformer --training --batch 8 --device cpu --threads 1";
