@@ -50,6 +50,7 @@ fn marked(manifest: &str, files: &[String]) -> Result<String> {
         .iter()
         .filter_map(|path| path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml"))
         .map(|name| format!("\n[profile.dev.package.{name}]\nopt-level = 0\n"))
+        .filter(|profile| !manifest.contains(profile.trim_end()))
         .collect();
     Ok(format!("{before}\nversion = \"{version}+patches\"{after}{profiles}"))
 }
@@ -85,6 +86,9 @@ mod tests {
             "[workspace.package]\nversion = \"0.1.0+patches\"\nedition = \"2024\"\n\n\
              [profile.dev.package.testkit]\nopt-level = 0\n"
         );
+        let known = format!("{manifest}\n[profile.dev.package.testkit]\nopt-level = 0\n");
+        let found = marked(&known, &files).expect("a version");
+        assert_eq!(found, known.replace("0.1.0", "0.1.0+patches"), "no table stands there twice");
         assert!(marked("[workspace]\n", &files).is_err());
     }
 

@@ -7,7 +7,7 @@ use overdrive_bench::failure::Failure;
 use overdrive_bench::work::{Items, Work};
 use overdrive_ir::plan::Space;
 use overdrive_ir::{Builder, DType, Graph, Plan, Tensor, gradients};
-use overdrive_train::{Formats, Recipe, learner, parameters, training_step};
+use overdrive_train::{Formats, Parameters, Recipe, learner, parameters, training_step};
 use serde_json::{Value, json};
 
 /// Small enough that a hundred steps on one batch change little, which they would learn by heart.
@@ -79,7 +79,11 @@ impl Way {
 
     /// How far loss and norm may lie from their definition, as a share.
     pub(super) fn rtol(&self) -> f64 {
-        let rounding = ROUNDINGS * self.recipe.precision.epsilon().max(1e-5);
+        let narrow = match self.recipe.parameters {
+            Parameters::Stochastic => DType::BF16,
+            Parameters::F32 | Parameters::Masters => self.recipe.precision,
+        };
+        let rounding = ROUNDINGS * self.recipe.precision.epsilon().max(narrow.epsilon()).max(1e-5);
         if self.recipe.float8.is_some() { rounding.max(OF_CODES) } else { rounding }
     }
 }
