@@ -298,8 +298,10 @@ fn copy(
 fn note(plan: &mut Plan, update: &Update) {
     let step = &plan.steps[update.step];
     let (out, back) = (update.operand_bytes(plan), update.result_bytes(plan));
-    let reason =
-        format!("{out} bytes go there and {back} come back, not {} each way", update.state_bytes());
+    let states = update.state_bytes();
+    let reason = format!(
+        "{out} bytes go there and {back} come back; its states would take {states} each way"
+    );
     let (step, scope) = (step.name.clone(), step.scope.clone());
     plan.notes.push(Note::RunsThere { step, scope, reason });
 }
