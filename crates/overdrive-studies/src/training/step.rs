@@ -79,11 +79,12 @@ impl Way {
 
     /// How far loss and norm may lie from their definition, as a share.
     pub(super) fn rtol(&self) -> f64 {
-        let narrow = match self.recipe.parameters {
+        // No format of contractions is coarser than bf16.
+        let coarsest = match self.recipe.parameters {
             Parameters::Stochastic => DType::BF16,
             Parameters::F32 | Parameters::Masters => self.recipe.precision,
         };
-        let rounding = ROUNDINGS * self.recipe.precision.epsilon().max(narrow.epsilon()).max(1e-5);
+        let rounding = ROUNDINGS * coarsest.epsilon().max(1e-5);
         if self.recipe.float8.is_some() { rounding.max(OF_CODES) } else { rounding }
     }
 }

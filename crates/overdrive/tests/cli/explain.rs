@@ -57,17 +57,19 @@ fn explain_refuses_what_no_device_has() {
     folder.line("explain transfomer").ends(2, &["did you mean `transformer`?"]);
 }
 
+/// Bytes of the states of the plan that a line explains.
+fn state_bytes(folder: &Folder, line: &str) -> u64 {
+    let outcome = folder.line(&format!("{line} --json"));
+    let plan: Value = serde_json::from_str(&outcome.ends(0, &[]).stdout).unwrap();
+    plan["memory"]["state_bytes"][0].as_u64().unwrap()
+}
+
 #[test]
 fn a_training_step_is_explained_by_its_optimizer() {
     let folder = Folder::new();
     let line = "explain digits-mlp --training --device cpu --threads 1";
-    let memory = |rule: &str| -> Value {
-        let outcome = folder.line(&format!("{line} --json {rule}"));
-        let plan: Value = serde_json::from_str(&outcome.ends(0, &[]).stdout).unwrap();
-        plan["memory"]["state_bytes"][0].as_u64().unwrap().into()
-    };
-    let of = |rule: &str| memory(&format!("--optimizer {rule}")).as_u64().unwrap();
-    assert_eq!(memory(""), of("adamw"), "it is the default, as of `train`");
+    let of = |rule: &str| state_bytes(&folder, &format!("{line} --optimizer {rule}"));
+    assert_eq!(state_bytes(&folder, line), of("adamw"), "it is the default, as of `train`");
     // Parameters and two moments, parameters and one, and one for hidden matrices alone.
     assert!(of("sgd") * 5 < of("adamw") * 4, "{} and {}", of("sgd"), of("adamw"));
     assert!(of("sgd") < of("muon") && of("muon") < of("adamw"));
@@ -79,13 +81,10 @@ fn a_training_step_is_explained_by_its_optimizer() {
 fn a_training_step_is_explained_with_its_adapters() {
     let folder = Folder::new();
     let line = "explain text-transformer --training --batch 2 --device cpu --threads 1";
-    let states = |option: &str| {
-        let outcome = folder.line(&format!("{line} --json {option}"));
-        let plan: Value = serde_json::from_str(&outcome.ends(0, &[]).stdout).unwrap();
-        plan["memory"]["state_bytes"][0].as_u64().unwrap()
-    };
+    let (all, adapters) =
+        (state_bytes(&folder, line), state_bytes(&folder, &format!("{line} --lora 4")));
     // Frozen weights have no moments.
-    assert!(2 * states("--lora 4") < states(""), "{} and {}", states("--lora 4"), states(""));
+    assert!(2 * adapters < all, "{adapters} and {all}");
     folder.line(&format!("{line} --lora 0")).ends(2, &["--lora", "RANK,ALPHA"]);
     folder.line("explain text-transformer --lora 4").ends(2, &["--training"]);
 }
