@@ -45,6 +45,7 @@ mod plan;
 mod precision;
 mod quantize;
 mod readers;
+mod reassociate;
 mod rebuild;
 mod recognise;
 mod regather;
@@ -98,6 +99,7 @@ pub use quantize::{
     declare, equalize, estimate_losses, layers, learn, observe_beside, quantize, rescale, smooth,
     smooth_folded,
 };
+pub use reassociate::reassociate;
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use region::{At, CaptureRead, Region, greatest_common_divisor};
 pub use rematerialize::{Rematerialize, rematerialize};

@@ -1,16 +1,18 @@
 //! Low-rank adapters: each chosen weight W `[N, K]` gets A `[r, K]` and B `[N, r]`. The layer
-//! computes `x Wᵀ + (s x Aᵀ) Bᵀ` with `s = alpha / r`.
+//! computes `x (W + s B A)ᵀ` with `s = alpha / r`.
 //!
-//! B begins as zeros, so that the graph begins unchanged. The products stay apart while the
-//! adapters learn. With W + s B A in one product, backward would need the gradient of that sum. It
-//! would cost one more product of `2 T N K` FLOPs and a buffer of W's size. Apart, the adapters
-//! cost `6 T r (N + K)` in all. Once they have learnt, [`Lora::merged`] adds them to the weights,
-//! and they then cost nothing to run. Names and initial values are those of PEFT. Invariant: no
-//! other state changes its name, its type or its value. Source: Hu et al., "LoRA: Low-rank
-//! adaptation of large language models", arXiv:2106.09685.
+//! B begins as zeros, so that the graph begins unchanged. A layer of many rows multiplies by the
+//! sum, which is what the model runs with later. The gradient of that sum is never made:
+//! [`reassociate`](crate::reassociate) multiplies by A and by B first. A layer of few rows computes
+//! `x Wᵀ + (s x Aᵀ) Bᵀ`, since it would make a sum of W's size for them. Once adapters have learnt,
+//! [`Lora::merged`] adds them to the weights, and they then cost nothing to run. Names and initial
+//! values are those of PEFT. Invariant: no other state changes its name, its type or its value.
+//! Source: Hu et al., "LoRA: Low-rank adaptation of large language models", arXiv:2106.09685.
 
 use crate::quantize::{Layer, LayerKind, layers};
-use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Init, Tensor, TensorType};
+use overdrive_ir::{
+    Builder, DType, Expr, Graph, GraphError, Init, Node, Prim, Tensor, TensorType, Value,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -25,6 +27,21 @@ pub struct Lora {
 
 /// The last parts of the names of A and B.
 const PARTS: [&str; 2] = ["lora_A.weight", "lora_B.weight"];
+
+/// Whether a layer of so many rows moves fewer bytes with W + s B A `[N, K]` as its weight. The sum
+/// is read in f32 and written in 16 bits. Apart, products by B and A read and write y of the rows
+/// once more in 16 bits, and the gradient of x.
+fn sums_weights(rows: usize, [n, k]: [usize; 2]) -> bool {
+    let (sum, apart) = (6 * n * k, 4 * rows * (n + k));
+    sum < apart
+}
+
+/// The matrix of which a value is the transpose.
+fn transposed(graph: &Graph, value: Value) -> Option<Value> {
+    let node = graph.producer(value)?;
+    matches!(node.op.prim()?, Prim::Transpose { perm } if perm[..] == [1, 0])
+        .then(|| node.operands[0])
+}
 
 /// The last part of the name of a router, which chooses among experts and is no layer of theirs.
 const ROUTER: &str = "gate";
@@ -104,23 +121,49 @@ impl Lora {
             let known =
                 |value: &overdrive_ir::Value| map[value.0 as usize].expect("operands come first");
             let operands: Vec<Expr<'_>> = node.operands.iter().map(known).collect();
-            let mut results = b.again(node, &operands);
-            if let Some((down, up, rows)) = products.get(&(index as u32)) {
-                let _scope = b.scope_path(&node.scope);
-                let up = if rows.len() == up.size(0) {
-                    *up
-                } else {
-                    up.slice_axis(0, rows.start, rows.end)
-                };
-                // The scale is that of the few numbers between the adapters. Then sums end a
-                // product, and the gradient of a result needs no pass of its own.
-                let between = operands[0].linear(down.t(), None) * self.scale();
-                results[0] = results[0] + between.linear(up.t(), None);
-            }
+            let results = match products.get(&(index as u32)) {
+                Some((down, up, rows)) => {
+                    let _scope = b.scope_path(&node.scope);
+                    let up = match rows.len() == up.size(0) {
+                        true => *up,
+                        false => up.slice_axis(0, rows.start, rows.end),
+                    };
+                    let stored = transposed(graph, node.operands[1]);
+                    let stored = stored.map(|value| map[value.0 as usize].expect("it comes first"));
+                    self.layer(&b, (node, operands), stored, [*down, up])
+                }
+                None => b.again(node, &operands),
+            };
             node.results.iter().zip(results).for_each(|(v, new)| map[v.0 as usize] = Some(new));
         }
         b.conclude(graph, |v| map[v.0 as usize].expect("every value was copied"));
         b.finish()
+    }
+
+    /// The results of a layer with adapters. `stored` is the weight `[N, K]` where the layer reads
+    /// that transposed.
+    fn layer<'b>(
+        self,
+        b: &'b Builder,
+        (node, mut operands): (&Node, Vec<Expr<'b>>),
+        stored: Option<Expr<'b>>,
+        [down, up]: [Expr<'b>; 2],
+    ) -> Vec<Expr<'b>> {
+        let (n, k) = (up.size(0), down.size(1));
+        let rows = operands[0].sizes().iter().product::<usize>() / k;
+        if sums_weights(rows, [n, k]) {
+            operands[1] = match stored {
+                Some(stored) => (stored + up.matmul(down) * self.scale()).t(),
+                None => operands[1] + down.t().matmul(up.t()) * self.scale(),
+            };
+            return b.again(node, &operands);
+        }
+        let mut results = b.again(node, &operands);
+        // The scale is that of the few numbers between the adapters. Then sums end a product, and
+        // the gradient of a result needs no pass of its own.
+        let between = operands[0].linear(down.t(), None) * self.scale();
+        results[0] = results[0] + between.linear(up.t(), None);
+        results
     }
 
     /// The weights of these layers of `graph` with their adapters added, by name: `W + s B A`.

@@ -16,7 +16,7 @@ use overdrive_ir::{
 };
 use overdrive_passes::{
     DelayedScales, Float8, OfUpdate, Stages, attend_in_float8, cse, dce, float8, fold, keep_sums,
-    precision,
+    precision, reassociate,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -179,7 +179,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     scales.update((&b, &values), &largest, batch);
     // The count of rows that a mean divides by, for one, is known.
     let known = fold(&b.finish()?)?;
-    let step = dce(&cse(&keep_sums(&dce(&known)?)?)?)?;
+    let step = dce(&cse(&keep_sums(&reassociate(&dce(&known)?)?)?)?)?;
     // Once gradients are those of the numbers.
     match &recipe.float8 {
         Some(Float8 { attention: true, .. }) => Ok(attend_in_float8(&step)?.0),

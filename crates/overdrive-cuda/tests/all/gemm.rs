@@ -307,6 +307,14 @@ fn cases() -> Vec<Case> {
     ] {
         all.push(every(case(dtype, &[], shape, "NT", epilogue)));
     }
+    // Few columns, as of adapters.
+    for (dtype, shape, layout, epilogue) in [
+        (DType::BF16, [300, 8, 520], "NT", "rows"),
+        (DType::BF16, [768, 8, 4096], "TT", "residual"),
+        (DType::F16, [200, 33, 1104], "TT", "bias+gelu"),
+    ] {
+        all.push(every(case(dtype, &[], shape, layout, epilogue)));
+    }
     all.push(case(DType::BF16, &[], [96, 64, 64], "NT", "bool"));
     all.push(case(DType::BF16, &[], [96, 64, 64], "NT", "tanh"));
     all.push(case(DType::F16, &[], [96, 64, 64], "NT", "tanh"));

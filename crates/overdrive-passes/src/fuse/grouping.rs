@@ -24,8 +24,8 @@ use overdrive_ir::{
 use std::collections::{BTreeSet, HashMap};
 
 /// Bound on a group or a region of a cast, so that generated loops stay readable and register
-/// pressure sane. An update of AdamW with moments in codes has more than 50 members.
-pub(crate) const MAX_MEMBERS: usize = 64;
+/// pressure sane. An update of AdamW with moments in codes has more than 64 members.
+pub(crate) const MAX_MEMBERS: usize = 80;
 /// Bound on buffers of a group.
 const MAX_BUFFERS: usize = 24;
 /// Most tensors as large as its result that a contraction's epilogue reads. More tensors are a

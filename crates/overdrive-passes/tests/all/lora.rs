@@ -111,6 +111,34 @@ fn model() -> Graph {
     b.finish().unwrap()
 }
 
+/// A layer of so many rows, whose weight is stored by outputs or by inputs.
+fn layer(rows: usize, by_outputs: bool) -> Graph {
+    let b = Builder::new("layer");
+    let x = b.input("x", TensorType::new(DType::F32, [rows, 4]));
+    let init = Init::Normal { std: 0.3, seed: 7 };
+    let sizes = if by_outputs { [6usize, 4] } else { [4, 6] };
+    let w = b.state_named("h.0.up.weight", TensorType::new(DType::F32, sizes), init);
+    b.output("y", x.linear(if by_outputs { w.t() } else { w }, None));
+    b.finish().unwrap()
+}
+
+#[test]
+fn a_layer_of_many_rows_multiplies_by_the_sum_of_weight_and_adapters() {
+    for by_outputs in [false, true] {
+        for (rows, products) in [(3, 2), (16, 0)] {
+            let graph = layer(rows, by_outputs);
+            let found = Lora::layers(&graph).unwrap();
+            holds(&format!("{rows} rows"), &graph, &found, &random_inputs(&graph, 1));
+            let adapted = LORA.adapted(&graph, &found).unwrap();
+            let of_rows = |node: &&overdrive_ir::Node| {
+                node.op.name() == "linear" && adapted.ty(node.results[0]).sizes()[0] == rows
+            };
+            let others = adapted.nodes().iter().filter(of_rows).count() - 1;
+            assert_eq!(others, products, "{rows} rows, {by_outputs}");
+        }
+    }
+}
+
 #[test]
 fn layers_of_blocks_take_adapters_and_heads_and_routers_do_not() {
     let graph = model();

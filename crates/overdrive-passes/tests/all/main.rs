@@ -28,6 +28,7 @@ mod quantize_layers;
 mod quantize_rotated;
 mod quantize_tables;
 mod random_graphs;
+mod reassociate;
 mod recognise;
 mod recognise_attention;
 mod segments;

@@ -3,13 +3,13 @@
 use crate::resumed::{resumed, whole};
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::plan::{Plan, SlotId, SlotPlace, StepKind};
-use overdrive_ir::{Builder, DType, Graph, Init, Tensor, TensorType, Tuning};
+use overdrive_ir::{Builder, DType, Graph, Init, Node, Prim, Tensor, TensorType, Tuning, Value};
 use overdrive_models::find;
 use overdrive_passes::{Lora, bind};
 use overdrive_train::data::{Batch, Dataset, Target};
 use overdrive_train::{
     Decay, EarlyStop, Fit, Fitted, Formats, Moments, Optimizer, Parameters, Recipe, Schedule,
-    Trainer, fit, initial_parameters, training_step, with_loss,
+    Trainer, fit, initial_parameters, learner, training_step, with_loss,
 };
 
 const ALL: [Parameters; 3] = [Parameters::F32, Parameters::Masters, Parameters::Stochastic];
@@ -124,6 +124,31 @@ fn adapters_are_trained_in_each_format() {
             assert!(is_bf16 || !narrows, "{parameters} {name}");
         }
     }
+}
+
+/// The weight's own gradient would be a third of all products.
+#[test]
+fn a_step_of_adapters_multiplies_less_than_one_of_all_weights() {
+    let model = (find("gpt-125m").unwrap().build)().unwrap();
+    let forward =
+        with_loss(&bind(&model, &[("batch".to_owned(), 2)].into()).unwrap(), Target::Classes);
+    let forward = forward.unwrap();
+    let flops = |lora: Option<Lora>| {
+        let recipe = Recipe { lora, batch: 2, precision: DType::BF16, ..recipe(1) };
+        let graph = learner(&forward, &recipe, 2).unwrap();
+        let step = training_step(&graph, &recipe).unwrap();
+        let products = step.nodes().iter().filter(|node| {
+            matches!(node.op.prim(), Some(Prim::DotGeneral(_))) || node.op.name() == "linear"
+        });
+        let elements = |value: Value| step.ty(value).elements() as f64;
+        let cost = |node: &Node| {
+            let [l, r] = [node.operands[0], node.operands[1]].map(elements);
+            (l * r * elements(node.results[0])).sqrt()
+        };
+        products.map(cost).sum::<f64>()
+    };
+    let (all, adapters) = (flops(None), flops(Some(Lora { rank: 8, alpha: 16.0 })));
+    assert!(adapters < 0.75 * all, "{adapters} beside {all}");
 }
 
 /// `loss = sum of w x`: the gradient of w is the input, whatever w is.
