@@ -6,22 +6,24 @@
 //! - `bf16`: a moment takes half of its bytes.
 //! - `fp8`: codes of 8 bits with an f32 scale for each block of at most 256 elements in a row, by
 //!   its largest magnitude. The source is Dettmers et al., "8-bit optimizers via block-wise
-//!   quantization", 2022. Codes of the first moment are e4m3. Those of the second are of its root,
-//!   which spans half as many powers of two. A root has no sign, so they have 4 bits of exponent
-//!   and 4 of mantissa.
+//!   quantization", 2022. Codes of the first moment have a sign, 3 bits of exponent and 4 of
+//!   mantissa. Below a 128th of the largest they are evenly spaced, and 0 is one of them. Those of
+//!   the second are of its root, which spans half as many powers of two. A root has no sign, so
+//!   they have 4 bits of exponent and 4 of mantissa.
 //!
-//! Rounding. A step changes the first moment by a tenth of what is new: it is rounded to nearest.
-//! With β₂ = 0.999 it changes the second by a thousandth. Half a unit of the last place of bf16 is
-//! up to four thousandths. So rounding to nearest would never let it fall, and a root only halves
-//! its changes. It is instead rounded up or down by a threshold that changes from step to step. So
-//! the mean over steps is exact: that of v in bf16, that of its root in codes.
+//! Rounding. With β₂ = 0.999 a step changes the second moment by a thousandth. Half a unit of the
+//! last place of bf16 is up to four thousandths. So rounding to nearest would never let it fall,
+//! and a root only halves its changes. It is instead rounded up or down by a threshold that changes
+//! from step to step. So the mean over steps is exact: that of v in bf16, that of its root in
+//! codes. The first moment changes by a tenth of what is new. Its codes are a 32nd to a 16th of it
+//! apart, so they have thresholds too. In bf16 it is rounded to nearest.
 //!
 //! Thresholds are a sequence that fills 0 to 1 evenly over steps and over the elements of a row.
 //! The source is Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018. A mean
 //! over few steps is then nearer than with random numbers. They also cost one addition, depend on
 //! no rank, and are the same in a run that goes on from a checkpoint.
 
-use overdrive_ir::{Binary, DType, Expr, Init, Overflow, Prim, Reducer, TensorType, Unary};
+use overdrive_ir::{Binary, DType, Expr, Init, Prim, Reducer, TensorType, Unary};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -60,14 +62,19 @@ const LEAST: usize = 4096;
 const OF_STEP: f64 = 3_242_174_889.0;
 const OF_ELEMENT: f64 = 2_447_445_414.0;
 
-/// Bits of an f32 behind those that a root's code has.
-const ROOT_BITS: u32 = 19;
+/// Bits of an f32 behind those that a code has.
+const CODE_BITS: u32 = 19;
 /// The root of code 0, 2^-15, as its bits in f32; that of code 255 is 1.9375. No root is 0: a
 /// second moment of 0 below a first one that is not would make a giant step.
 const LEAST_ROOT: u32 = (127 - 15) << 23;
-/// The largest root in units of its scale: so far below that of code 255 that no rounding of the
-/// quotient reaches code 256.
+/// Codes of a first moment are of its magnitude plus this, 2^-7, as its bits in f32. So code 0 is
+/// 0, and code 127 is 1.9375 less that.
+const ABOVE_ZERO: u32 = (127 - 7) << 23;
+/// The largest number of a code in units of the scale. It is so far below 1.9375 that no rounding
+/// of the quotient reaches the code after the last.
 const LARGEST_SCALED: f64 = 1.9375 * (1.0 - 1.0 / 1_048_576.0);
+/// The bit of a code of a first moment that is set below 0.
+const SIGN: u32 = 128;
 /// Smaller scales would have no reciprocal.
 const LEAST_SCALE: f64 = f32::MIN_POSITIVE as f64;
 
@@ -164,15 +171,14 @@ impl Layout {
                 Moment { state, sign, kept, scale: None, value: kept.convert(DType::F32) }
             }
             Moments::Fp8 => {
-                let codes = if sign == Sign::Any { DType::F8E4M3 } else { DType::U8 };
-                let kept = self.view(b.state_named(&state, ty(codes), Init::ZEROS));
+                let kept = self.view(b.state_named(&state, ty(DType::U8), Init::ZEROS));
                 let scales = TensorType::new(DType::F32, self.view[..self.blocks].to_vec());
                 let scale = b.state_named(&scale_of(&state), scales, Init::ZEROS);
                 let mut spread = self.view.clone();
                 spread[self.blocks..].fill(1);
                 let scale = scale.reshape(spread);
                 let value = match sign {
-                    Sign::Any => kept.convert(DType::F32) * scale,
+                    Sign::Any => of_signed_code(kept) * scale,
                     Sign::Positive => {
                         let root = root_of_code(kept) * scale;
                         root * root
@@ -205,7 +211,7 @@ impl Layout {
             return update(&moment.state, moment.kept, new);
         };
         let (magnitude, largest_code) = match moment.sign {
-            Sign::Any => (new.unary(Unary::Abs), DType::F8E4M3.max_value()),
+            Sign::Any => (new.unary(Unary::Abs), LARGEST_SCALED - float(ABOVE_ZERO)),
             Sign::Positive => (new.sqrt(), LARGEST_SCALED),
         };
         let within: Vec<usize> = (self.blocks..self.view.len()).collect();
@@ -213,10 +219,7 @@ impl Layout {
         let scale = (largest * (1.0 / largest_code)).max(largest.constant(LEAST_SCALE));
         let units = scale.unary(Unary::Reciprocal).broadcast_to(&new.shape());
         let codes = match moment.sign {
-            Sign::Any => {
-                let convert = Prim::Convert { to: DType::F8E4M3, overflow: Overflow::Saturate };
-                b.op1(convert, &[new * units])
-            }
+            Sign::Any => signed_code(new, magnitude * units, threshold(step, new)),
             Sign::Positive => code_of_root(magnitude * units, threshold(step, new)),
         };
         update(&moment.state, moment.kept, codes);
@@ -265,18 +268,49 @@ fn to_bf16<'b>(x: Expr<'b>, threshold: Expr<'b>) -> Expr<'b> {
     cast(kept, DType::F32).convert(DType::BF16)
 }
 
+fn float(bits: u32) -> f64 {
+    f64::from(f32::from_bits(bits))
+}
+
+/// The bits of numbers of an f32 that codes have, up or down by thresholds.
+fn rounded<'b>(x: Expr<'b>, threshold: Expr<'b>) -> Expr<'b> {
+    let raised = cast(x, DType::U32) + last_bits(threshold, CODE_BITS);
+    raised.binary(Binary::Shr, raised.constant(f64::from(CODE_BITS)))
+}
+
+fn shifted(x: Expr<'_>, by: u32) -> Expr<'_> {
+    x.binary(Binary::Shl, x.constant(f64::from(by)))
+}
+
 /// Roots, in units of their scale, as codes.
 fn code_of_root<'b>(x: Expr<'b>, threshold: Expr<'b>) -> Expr<'b> {
-    let least = x.constant(f64::from(f32::from_bits(LEAST_ROOT)));
-    let raised = cast(x.max(least), DType::U32) + last_bits(threshold, ROOT_BITS);
-    let kept = raised.binary(Binary::Shr, raised.constant(f64::from(ROOT_BITS)));
     // The bits of the least root end as a multiple of 256, which u8 leaves out.
-    kept.convert(DType::U8)
+    rounded(x.max(x.constant(float(LEAST_ROOT))), threshold).convert(DType::U8)
 }
 
 /// The root that a code stands for, in units of its scale.
 fn root_of_code(code: Expr<'_>) -> Expr<'_> {
     let code = code.convert(DType::U32);
-    let above = code.binary(Binary::Shl, code.constant(f64::from(ROOT_BITS)));
+    let above = shifted(code, CODE_BITS);
     cast(above + above.constant(f64::from(LEAST_ROOT)), DType::F32)
+}
+
+/// First moments, whose magnitudes are given in units of their scale, as codes.
+fn signed_code<'b>(x: Expr<'b>, magnitude: Expr<'b>, threshold: Expr<'b>) -> Expr<'b> {
+    let number = rounded(magnitude + magnitude.constant(float(ABOVE_ZERO)), threshold);
+    let number = number - number.constant(f64::from(ABOVE_ZERO >> CODE_BITS));
+    let bits = cast(x, DType::U32);
+    let sign = bits.binary(Binary::Shr, bits.constant(24.0));
+    let sign = sign.binary(Binary::And, sign.constant(f64::from(SIGN)));
+    (number + sign).convert(DType::U8)
+}
+
+/// The number that a code stands for, in units of its scale.
+fn of_signed_code(code: Expr<'_>) -> Expr<'_> {
+    let code = code.convert(DType::U32);
+    let only = |bits: u32| code.binary(Binary::And, code.constant(f64::from(bits)));
+    let above = shifted(only(SIGN - 1), CODE_BITS) + code.constant(f64::from(ABOVE_ZERO));
+    let above = cast(above, DType::F32);
+    let magnitude = cast(above - above.constant(float(ABOVE_ZERO)), DType::U32);
+    cast(magnitude + shifted(only(SIGN), 24), DType::F32)
 }

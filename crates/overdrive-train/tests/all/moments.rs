@@ -67,31 +67,40 @@ fn decoded(states: &Tensors, kind: &str, block: usize) -> Vec<f64> {
     assert_eq!(codes.len(), scales.len() * block);
     // A code of a root: four bits of exponent, from -15, and four of mantissa.
     let root = |code: f64| 2f64.powf((code / 16.0).floor() - 15.0) * (1.0 + code % 16.0 / 16.0);
+    // A code of a first moment: a sign, three bits of exponent, from -7, and four of mantissa. The
+    // number of code 0 is taken away.
+    let signed = |code: f64| {
+        let (sign, code) = if code < 128.0 { (1.0, code) } else { (-1.0, code - 128.0) };
+        let above = 2f64.powf((code / 16.0).floor() - 7.0) * (1.0 + code % 16.0 / 16.0);
+        sign * (above - 1.0 / 128.0)
+    };
     let number = |(i, &code): (usize, &f64)| match kind {
         "v" => (root(code) * scales[i / block]).powi(2),
-        _ => code * scales[i / block],
+        _ => signed(code) * scales[i / block],
     };
     codes.iter().enumerate().map(number).collect()
 }
 
-/// How a number is kept: bits of mantissa, the smallest distance of two, and the largest number in
-/// the units of the scale. The last is 0 for a format without one.
+/// How a number is kept: bits of mantissa, the number that is added before, the smallest distance
+/// of two, and the largest number. These are in units of the scale; the last is 0 without one.
 #[derive(Copy, Clone)]
 struct Kept {
     bits: i32,
+    above: f64,
     least: f64,
     largest: f64,
 }
 
-const BF16: Kept = Kept { bits: 7, least: 0.0, largest: 0.0 };
-const E4M3: Kept = Kept { bits: 3, least: 1.0 / 512.0, largest: 448.0 };
-const ROOT: Kept = Kept { bits: 4, least: 1.0 / 32_768.0, largest: 1.9375 };
+const BF16: Kept = Kept { bits: 7, above: 0.0, least: 0.0, largest: 0.0 };
+const SIGNED: Kept =
+    Kept { bits: 4, above: 1.0 / 128.0, least: 0.0, largest: 1.9375 - 1.0 / 128.0 };
+const ROOT: Kept = Kept { bits: 4, above: 0.0, least: 1.0 / 32_768.0, largest: 1.9375 };
 
 impl Kept {
     /// The distance between the neighbours of `x`, in a block whose largest magnitude is that.
     fn step(self, x: f64, largest: f64) -> f64 {
         let unit = if self.largest == 0.0 { 1.0 } else { largest / self.largest };
-        let exponent = (x.abs() / unit).log2().floor() as i32;
+        let exponent = (x.abs() / unit + self.above).log2().floor() as i32;
         unit * 2f64.powi(exponent - self.bits).max(self.least)
     }
 }
@@ -136,7 +145,7 @@ fn updates_are_those_of_decoded_moments_and_round_to_a_neighbour() {
                     };
                     match moments {
                         Moments::Fp8 => {
-                            near(m[i], new_m[i], (E4M3, largest(&m)), 0.501);
+                            near(m[i], new_m[i], (SIGNED, largest(&m)), 1.001);
                             near(v[i].sqrt(), new_v[i].sqrt(), (ROOT, largest(&v).sqrt()), 1.001);
                         }
                         _ => {
@@ -304,7 +313,7 @@ fn fitted(recipe: &Recipe, is_interrupted: bool) -> Fitted {
     }
     resumed(&model, recipe, |checkpoint| {
         let codes = &checkpoint.state["optimizer.m.fc1.weight"];
-        let expected = if recipe.moments == Moments::Fp8 { DType::F8E4M3 } else { DType::BF16 };
+        let expected = if recipe.moments == Moments::Fp8 { DType::U8 } else { DType::BF16 };
         assert_eq!(codes.ty().dtype, expected, "a checkpoint holds moments as memory does");
     })
 }
