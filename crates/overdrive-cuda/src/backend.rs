@@ -5,12 +5,14 @@ use crate::compiler::Architecture;
 use crate::device::{self, Properties};
 use crate::draw::Drawing;
 use crate::exec::CudaExecutable;
+use crate::host_cores::HostShare;
 use crate::host_memory::{self, host_bytes, loop_bytes_per_second};
 use crate::launch::{Refusal, Site};
 use crate::loops::PrinterMachine;
 use crate::memory::{CudaMemory, DeviceBytes, SpaceBytes, copy};
 use crate::nccl::Ranks;
 use crate::{Device, Error, gemm, joined, kernels};
+use overdrive_cpu::InstructionSet;
 use overdrive_ir::plan::{Space, Step, StepKind};
 use overdrive_ir::{
     Backend, BackendError, Buffer, Call, Choice, Communicator, DType, Decline, Description,
@@ -20,7 +22,6 @@ use overdrive_passes::{plan, plan_of_rank};
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::thread;
 
 /// Memory that is left to the context, to kernels and to libraries, in bytes.
 const RESERVE: u64 = 1 << 30;
@@ -54,11 +55,25 @@ impl CudaBackend {
         target.description.memory_bytes = memory_bytes;
         for space in &mut target.description.spaces {
             space.bytes = host_bytes().unwrap_or(space.bytes);
-            let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-            space.loop_bytes_per_second = Some(loop_bytes_per_second(cores));
         }
         let choices = Choices::of_user().map(|choices| (choices, choices::place(&device)));
-        Ok(Self { name: format!("cuda:{ordinal}"), target, device, choices, ranks: None })
+        let name = format!("cuda:{ordinal}");
+        Ok(Self { name, target, device, choices, ranks: None }.share(HostShare::default()))
+    }
+
+    /// The same where steps that run on the host have so many threads of it, and its instructions
+    /// up to `set`.
+    #[must_use]
+    pub fn with_host(self, threads: NonZeroUsize, set: InstructionSet) -> Self {
+        self.share(HostShare { threads, set })
+    }
+
+    fn share(mut self, share: HostShare) -> Self {
+        self.device.share_host(share);
+        for space in &mut self.target.description.spaces {
+            space.loop_bytes_per_second = Some(loop_bytes_per_second(share.threads.get()));
+        }
+        self
     }
 
     /// The same as one rank of several, each on a GPU of its own: it runs graphs with collectives,

@@ -4,7 +4,7 @@
 use crate::Error;
 use crate::cache::Cache;
 use crate::compiler::{Architecture, KernelSource, compile_cached};
-use crate::host_cores::HostCores;
+use crate::host_cores::{HostCores, HostShare};
 use crate::libraries::Library;
 use crate::occupancy::Occupancy;
 use crate::pool::{Pool, PoolUse};
@@ -36,7 +36,9 @@ pub struct Device {
     cache: Option<Cache>,
     /// Events that nobody uses.
     events: Mutex<Vec<CudaEvent>>,
-    /// The cores of the host, once a plan has work for them.
+    /// The part of the host that plans may give work.
+    host_share: Mutex<HostShare>,
+    /// Its cores, once one does.
     host_cores: Mutex<Option<Arc<HostCores>>>,
 }
 
@@ -113,6 +115,7 @@ impl Device {
             modules,
             cache,
             events,
+            host_share: Mutex::default(),
             host_cores: Mutex::default(),
         }))
     }
@@ -179,6 +182,12 @@ impl Device {
         self.pool.trim()
     }
 
+    /// Keeps steps of the host to a part of it, from the next plan that has some on.
+    pub(crate) fn share_host(&self, share: HostShare) {
+        *self.host_share.lock().unwrap_or_else(PoisonError::into_inner) = share;
+        *self.host_cores.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// The cores of the host, for steps that run there.
     ///
     /// # Errors
@@ -187,7 +196,10 @@ impl Device {
         let mut known = self.host_cores.lock().unwrap_or_else(PoisonError::into_inner);
         let cores = match known.take() {
             Some(cores) => cores,
-            None => Arc::new(HostCores::new()?),
+            None => {
+                let share = self.host_share.lock().unwrap_or_else(PoisonError::into_inner);
+                Arc::new(HostCores::new(*share)?)
+            }
         };
         Ok(Arc::clone(known.insert(cores)))
     }

@@ -52,7 +52,8 @@ pub(crate) struct HostLoop {
 pub(crate) fn compile(site: &Site<'_>, program: &Program) -> Result<Box<dyn Launch>, Refusal> {
     let (plan, step) = (site.plan, site.step);
     let cores = site.device.host_cores()?;
-    let body = CompiledLoop::new(program, &|slot| plan.slot(slot).ty.dtype);
+    let dtype = |slot| plan.slot(slot).ty.dtype;
+    let body = cores.set.during(|| CompiledLoop::new(program, &dtype));
     let body = body.map_err(|e| Refusal::Unsupported(e.to_string()))?;
     // So that no call allocates.
     cores.pool.reserve_scratch(body.scratch_bytes());
@@ -113,7 +114,7 @@ unsafe extern "C" fn run(call: *mut c_void) {
     let ran = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the table has all slots of the loop, in pinned memory. By the order of the plan
         // nobody else touches what it writes, or writes what it reads.
-        unsafe { work.body.run(&work.cores.pool, slots) }
+        work.cores.set.during(|| unsafe { work.body.run(&work.cores.pool, slots) });
     }));
     if ran.is_err() {
         work.cores.fail(&work.name);

@@ -11,6 +11,7 @@ use overdrive::cpu::CpuBackend;
 use overdrive::cuda::{CudaBackend, Library, gpus};
 use overdrive::ir::{Backend, BackendError, Communicator, Description, Mode};
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 /// A device to measure.
@@ -75,9 +76,9 @@ pub(crate) fn threads(machine: &Machine) -> usize {
 pub(crate) fn open(machine: &Machine) -> Result<Opened, Failure> {
     match choice(machine)? {
         DeviceChoice::Cpu => cpu(machine),
-        DeviceChoice::Cuda(ordinal) => cuda(ordinal),
+        DeviceChoice::Cuda(ordinal) => cuda(ordinal, machine),
         DeviceChoice::Auto if gpus() == 0 => cpu(machine),
-        DeviceChoice::Auto => cuda(0).or_else(|failure| {
+        DeviceChoice::Auto => cuda(0, machine).or_else(|failure| {
             note!("note: using the CPU instead of the GPU: {failure}");
             cpu(machine)
         }),
@@ -96,18 +97,18 @@ pub(crate) struct OfRank {
 /// The device asked for; of a rank, the one that is its own.
 pub(crate) fn open_as(machine: &Machine, rank: Option<OfRank>) -> Result<Opened, Failure> {
     let Some(OfRank { local_rank, sharing, communicator }) = rank else { return open(machine) };
+    let threads = match machine.threads {
+        Some(asked) => asked as usize,
+        None => threads(machine).div_ceil(sharing),
+    };
     match gpu_of_rank(choice(machine)?, gpus(), local_rank)? {
         None => {
-            let threads = match machine.threads {
-                Some(asked) => asked as usize,
-                None => threads(machine).div_ceil(sharing),
-            };
             let backend = processor(Some(threads), machine.isa)?.on(communicator);
             Ok(Opened { backend: Box::new(backend), threads: threads as u32, described: None })
         }
         // No rank does without its GPU: the others would wait for a processor.
         Some(ordinal) => {
-            let backend = gpu_backend(ordinal)?;
+            let backend = gpu_backend(ordinal, threads, machine.isa)?;
             let described = Some(describe(&backend));
             let backend = Box::new(backend.on(communicator));
             Ok(Opened { backend, threads: 1, described })
@@ -164,17 +165,34 @@ impl<'a> ForRanks<'a> {
         Ok((!counts.is_empty()).then_some(Self { machine, first, counts }))
     }
 
+    /// For exactly so many ranks, on the device asked for and those after it.
+    pub(crate) fn of(machine: &'a Machine, ranks: usize) -> Result<Self, Failure> {
+        let first = match choice(machine)? {
+            DeviceChoice::Cpu => None,
+            DeviceChoice::Cuda(ordinal) => Some(ordinal),
+            DeviceChoice::Auto => (gpus() > 0).then_some(0),
+        };
+        let seen = first.map(|first| gpus().saturating_sub(first));
+        match seen {
+            Some(seen) if ranks > seen => Err(Failure::bad_input(format!(
+                "--mesh: expected at most {seen} ranks, the GPUs from that of --device on, found \
+                 {ranks}; use fewer ranks, or --device cpu"
+            ))),
+            _ => Ok(Self { machine, first, counts: vec![ranks] }),
+        }
+    }
+
     /// Opens the device of a rank.
     pub(crate) fn open(
         &self,
         communicator: Arc<dyn Communicator>,
     ) -> Result<Box<dyn Backend>, failure::Failure> {
+        let threads = threads(self.machine).div_ceil(communicator.mesh().ranks());
         if let Some(first) = self.first {
-            let gpu = CudaBackend::new(first + communicator.rank());
-            let gpu = gpu.map_err(|e| failure::Failure::failed(e.to_string()))?;
+            let gpu = gpu_backend(first + communicator.rank(), threads, self.machine.isa);
+            let gpu = gpu.map_err(|e| failure::Failure::failed(e.message))?;
             return Ok(Box::new(gpu.on(communicator)));
         }
-        let threads = threads(self.machine).div_ceil(communicator.mesh().ranks());
         let processor = processor(Some(threads), self.machine.isa);
         let processor = processor.map_err(|e| failure::Failure::failed(e.message))?;
         Ok(Box::new(processor.on(communicator)))
@@ -236,12 +254,15 @@ pub(crate) fn processor(threads: Option<usize>, isa: Isa) -> Result<CpuBackend, 
     CpuBackend::with_instruction_set(threads, isa.set()).map_err(Failure::harness)
 }
 
-fn gpu_backend(ordinal: usize) -> Result<CudaBackend, Failure> {
-    CudaBackend::new(ordinal).map_err(|e| Failure::bad_input(format!("cuda:{ordinal}: {e}")))
+/// A GPU, whose steps on the host take the threads and instructions asked for.
+fn gpu_backend(ordinal: usize, threads: usize, isa: Isa) -> Result<CudaBackend, Failure> {
+    let failed = |e| Failure::bad_input(format!("cuda:{ordinal}: {e}"));
+    let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
+    Ok(CudaBackend::new(ordinal).map_err(failed)?.with_host(threads, isa.set()))
 }
 
-fn cuda(ordinal: usize) -> Result<Opened, Failure> {
-    let backend = gpu_backend(ordinal)?;
+fn cuda(ordinal: usize, machine: &Machine) -> Result<Opened, Failure> {
+    let backend = gpu_backend(ordinal, threads(machine), machine.isa)?;
     let described = Some(describe(&backend));
     Ok(Opened { backend: Box::new(backend), threads: 1, described })
 }
