@@ -14,7 +14,7 @@ pub use trace::chrome_trace;
 use overdrive_ir::backend::{MemoryReport, StepProfile};
 use overdrive_ir::{Mode, Plan, Tensor};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::failure::Failure;
 use crate::session_calls::{CallTarget, fresh_outputs, upload};
 
@@ -74,6 +74,37 @@ impl Profile {
         let steps = session.profile(state.with(&inputs, &mut outputs), calls)?;
         let wall_ns = (clock.now_ns() - start_ns) as f64;
         Ok(Self { wall_ns, memory: session.memory(), ..Self::of(session.plan(), steps, calls) })
+    }
+
+    /// The same of a rank, which meets the others before each call.
+    ///
+    /// # Errors
+    /// Those of the back end, and of the meeting.
+    pub fn take_of_rank(
+        target: CallTarget<'_>,
+        inputs: &[Tensor],
+        calls: u32,
+        meet: &mut dyn FnMut() -> Result<(), Failure>,
+    ) -> Result<Self, Failure> {
+        let clock = SystemClock::new();
+        let CallTarget { backend, session, state } = target;
+        meet()?;
+        let target = CallTarget { backend, session: &mut *session, state: &mut *state };
+        let mut all = Self::take(target, inputs, 1, &clock)?;
+        let inputs = upload(backend, inputs)?;
+        let mut outputs = fresh_outputs(backend, session)?;
+        for _ in 1..calls {
+            meet()?;
+            let start_ns = clock.now_ns();
+            let steps = session.profile(state.with(&inputs, &mut outputs), 1)?;
+            all.wall_ns += (clock.now_ns() - start_ns) as f64;
+            all.calls += 1;
+            for (step, new) in all.steps.iter_mut().zip(steps) {
+                step.profile.start_ns.extend(new.start_ns);
+                step.profile.time_ns.extend(new.time_ns);
+            }
+        }
+        Ok(all)
     }
 
     /// The plan's streams and lives beside the times of its steps, one for each step and in their

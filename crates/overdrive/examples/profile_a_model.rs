@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let profile = Profile::take(target, &workload.inputs(1), 20, &SystemClock::new())?;
     println!("{}", OperatorTable::of(&profile));
     let file = std::env::temp_dir().join("digits-conv.trace.json");
-    std::fs::write(&file, chrome_trace(&profile).to_string())?;
+    std::fs::write(&file, chrome_trace(&[profile]).to_string())?;
     println!("trace: {}", file.display());
     Ok(())
 }

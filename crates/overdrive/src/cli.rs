@@ -13,7 +13,7 @@ mod tokens;
 mod train;
 mod values;
 
-pub(crate) use explain::{Explain, SubjectArguments};
+pub(crate) use explain::{Explain, RankArguments, SubjectArguments};
 pub(crate) use optimization::{Betas, Clip, Optimization, OptimizerName};
 pub(crate) use optimize::{FormatName, Optimize};
 pub(crate) use quantize::{ExportName, MetricName, Quantize};
@@ -426,6 +426,10 @@ pub(crate) struct Profile {
     /// The profiled graph.
     #[command(flatten)]
     pub subject: SubjectArguments,
+    /// The ranks of a training step. Each is profiled: on a GPU of its own, from that of --device
+    /// on, or on its share of the cores.
+    #[command(flatten)]
+    pub ranks: RankArguments,
     /// Calls to sum over
     #[arg(long, default_value_t = 20, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]

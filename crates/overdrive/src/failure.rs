@@ -1,6 +1,7 @@
 //! The message to a user when a command cannot go on: one message, one exit code.
 
 use overdrive::bench::exit::Exit;
+use overdrive::bench::failure::{self, FailureKind};
 use overdrive::files::FileError;
 use std::fmt;
 
@@ -22,6 +23,14 @@ impl Failure {
     /// We could not do the requested work.
     pub(crate) fn harness(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), exit: Exit::Harness }
+    }
+
+    /// Nothing was measured. Too little memory is something that the user can mend.
+    pub(crate) fn unmeasured(failure: failure::Failure) -> Self {
+        match failure.kind {
+            FailureKind::OutOfMemory => Self::bad_input(failure),
+            _ => Self::harness(failure),
+        }
     }
 
     /// A signal ended it; the message says what was kept and how to go on.

@@ -110,7 +110,7 @@ fn events<'t>(trace: &'t Value, kind: &str) -> Vec<&'t Value> {
 
 #[test]
 fn a_trace_keeps_to_the_format_and_has_tracks_counters_and_boundaries() {
-    let trace = chrome_trace(&profile());
+    let trace = chrome_trace(&[profile()]);
     check(&trace).unwrap();
     let tracks: Vec<&str> = events(&trace, "M")
         .into_iter()
@@ -130,7 +130,7 @@ fn a_trace_keeps_to_the_format_and_has_tracks_counters_and_boundaries() {
 #[test]
 fn the_check_of_the_format_refuses_what_a_viewer_would_not_draw() {
     let refused = |event: Value| {
-        let mut trace = chrome_trace(&profile());
+        let mut trace = chrome_trace(&[profile()]);
         trace["traceEvents"].as_array_mut().unwrap().push(event);
         check(&trace).unwrap_err()
     };

@@ -6,9 +6,9 @@ use super::values::{
     GpuName, ModeName, MomentsName, ParametersName, ShardName, formats, lora, named_size,
 };
 use clap::Args;
-use overdrive::ir::Mesh;
-use overdrive::passes::{Compression, ContextExchange, Lora};
-use overdrive::train::Formats;
+use overdrive::ir::{Graph, Mesh};
+use overdrive::passes::{Compression, ContextExchange, Lora, Sharded};
+use overdrive::train::{Formats, Shards, Sharing, TrainError, sharded_step};
 
 /// One model at one size, as one mode runs it: of `explain` and `profile`.
 #[derive(Args, Debug)]
@@ -51,6 +51,36 @@ pub(crate) struct SubjectArguments {
     pub machine: Machine,
 }
 
+/// The ranks that share a training step: of `explain` and `profile`.
+#[derive(Args, Debug)]
+pub(crate) struct RankArguments {
+    /// The training step as these ranks take it: `data=4`, or with the axes `pipeline`, `tensor`
+    /// and `context` as in `train`
+    #[arg(long, value_name = "AXIS=RANKS,...", requires = "training")]
+    pub mesh: Option<Mesh>,
+    /// The states that those ranks share out among each other, beside the batch
+    #[arg(long, requires = "mesh")]
+    pub shard: Option<ShardName>,
+    /// How those ranks compress gradients: f32, bf16, int8, fp8, topk:SHARE or powersgd:RANK
+    #[arg(long, value_name = "SCHEME", requires = "mesh")]
+    pub compress: Option<Compression>,
+    /// How those ranks along `context` compute attention: ring, ulysses or ulysses:RANKS, as in
+    /// `train` [default: the fastest by an estimate]
+    #[arg(long, value_name = "EXCHANGE", requires = "mesh")]
+    pub context: Option<ContextExchange>,
+}
+
+impl RankArguments {
+    /// The step of these ranks, from that of all of them.
+    ///
+    /// # Errors
+    /// When the mesh does not divide the model.
+    pub(crate) fn sharded(&self, whole: &Graph, mesh: &Mesh) -> Result<Sharded, TrainError> {
+        let states = self.shard.map_or(Shards::Nothing, Shards::from);
+        sharded_step(whole, mesh, Sharing { states, context: self.context }, self.compress)
+    }
+}
+
 /// Arguments of `explain`.
 #[derive(Args, Debug)]
 pub(crate) struct Explain {
@@ -62,24 +92,14 @@ pub(crate) struct Explain {
     /// time, recomputes values, and on a GPU moves moments and values to host memory
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_limit: Option<u64>,
-    /// The training step as one of these ranks takes it: `data=4`, or with the axes `pipeline`,
-    /// `tensor` and `context` as in `train`. Needs no device but the one that plans
-    #[arg(long, value_name = "AXIS=RANKS,...", requires = "training")]
-    pub mesh: Option<Mesh>,
+    /// The ranks of a training step, one of which is explained. No device is needed but the one
+    /// that plans.
+    #[command(flatten)]
+    pub ranks: RankArguments,
     /// Batches of each update. Stages along `pipeline` work on several at once
     #[arg(long, value_name = "N", default_value_t = 1, requires = "training",
         value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub accumulate: u32,
-    /// The states that those ranks share out among each other, beside the batch
-    #[arg(long, requires = "mesh")]
-    pub shard: Option<ShardName>,
-    /// How those ranks compress gradients: f32, bf16, int8, fp8, topk:SHARE or powersgd:RANK
-    #[arg(long, value_name = "SCHEME", requires = "mesh")]
-    pub compress: Option<Compression>,
-    /// How those ranks along `context` compute attention: ring, ulysses or ulysses:RANKS, as in
-    /// `train` [default: the fastest by an estimate]
-    #[arg(long, value_name = "EXCHANGE", requires = "mesh")]
-    pub context: Option<ContextExchange>,
     /// Plans for this GPU by its data sheet; none has to be there
     #[arg(long, value_name = "GPU", conflicts_with = "device")]
     pub gpu: Option<GpuName>,

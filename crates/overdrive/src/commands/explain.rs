@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     let model = AskedModel::load(&arguments.subject)?;
-    let mesh = arguments.mesh.clone().unwrap_or_default();
+    let mesh = arguments.ranks.mesh.clone().unwrap_or_default();
     let batches = arguments.accumulate as usize;
     if batches > 1 && !mesh.axes.iter().any(|(axis, _)| *axis == Mesh::PIPELINE.into()) {
         return Err(Failure::bad_input(format!(
@@ -51,7 +51,8 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     devices::check_mode(mode, description, "--mode")?;
     let tuning = Tuning { memory_limit: arguments.memory_limit, ..Tuning::default() };
     let planner = Planner { arguments, model, target, mode, tuning };
-    let parts = arguments.mesh.as_ref().map(|mesh| planner.parts(&whole, mesh)).transpose()?;
+    let parts =
+        arguments.ranks.mesh.as_ref().map(|mesh| planner.parts(&whole, mesh)).transpose()?;
     let part = parts.as_ref().and_then(|parts| parts.first());
     // A plan that does not exist is the model's or the user's doing.
     let (plan, changes) =
@@ -59,7 +60,7 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
             .map_err(Failure::bad_input)?;
     let mut plans = vec![plan.clone()];
     plans.extend(planner.plans(parts.iter().flatten().skip(1))?);
-    let meant = arguments.mesh.as_ref().zip(arguments.fabric.as_ref());
+    let meant = arguments.ranks.mesh.as_ref().zip(arguments.fabric.as_ref());
     let predict = |(mesh, fabric): (&Mesh, &String)| {
         Prediction::new(&planner, (&whole, mesh, &plans), fabric)
     };
@@ -119,7 +120,7 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
         let (arena, kept) = (bytes(&plan.arena_bytes), bytes(&plan.persistent_bytes));
         say!("  transient {arena}{live}, prepared {kept}{scratch}")?;
     }
-    if let Some(mesh) = &arguments.mesh {
+    if let Some(mesh) = &arguments.ranks.mesh {
         say!("this is one of {} ranks; {}", mesh.ranks(), exchanged(&plan))?;
         if plans.len() > 1 {
             say!(

@@ -1,4 +1,7 @@
-//! `overdrive profile`: operators by self time, and a trace. Profiled calls never feed a latency.
+//! `overdrive profile`: operators by self time, and a trace. It has all ranks of a training step.
+//! Profiled calls never feed a latency.
+
+mod ranks;
 
 use crate::asked_graph;
 use crate::cli::Profile as Arguments;
@@ -8,7 +11,6 @@ use crate::terminal::{say, tell, width};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::digits;
 use overdrive::bench::exit::Exit;
-use overdrive::bench::failure::{self, FailureKind};
 use overdrive::bench::profile::{OperatorTable, Profile, chrome_trace};
 use overdrive::bench::session_calls::CallTarget;
 use overdrive::cpu::memory::available_bytes;
@@ -27,6 +29,61 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
         Place::file(request).map_err(Failure::bad_input)
     };
     let place = arguments.trace.as_deref().map(place).transpose()?;
+    let profiles = match &arguments.ranks.mesh {
+        Some(mesh) => ranks::profiles(arguments, mesh)?,
+        None => vec![alone(arguments)?],
+    };
+    if let Some(place) = place {
+        let _whole = stop.heed();
+        place
+            .fill_with(chrome_trace(&profiles).to_string().as_bytes())
+            .map_err(Failure::bad_input)?;
+    }
+    let by_time = |(_, one): &(usize, &Profile), (_, other): &(usize, &Profile)| {
+        one.wall_ns.total_cmp(&other.wall_ns)
+    };
+    let slowest = profiles.iter().enumerate().max_by(by_time);
+    let (rank, profile) = slowest.expect("there is at least one rank");
+    let table = OperatorTable::of(profile);
+    if arguments.json {
+        let mut json = json!({
+            "model": profile.name,
+            "mode": profile.mode.name(),
+            "table": table,
+            "memory": profile.memory,
+        });
+        if profiles.len() > 1 {
+            json["rank"] = json!(rank);
+        }
+        say!("{}", serde_json::to_string_pretty(&json).expect("plain data"))?;
+        return Ok(Exit::Fine);
+    }
+    say!("{table:width$}", width = usize::from(width()))?;
+    let memory = &profile.memory;
+    let a_call = |wall_ns: f64| digits::time(wall_ns / f64::from(profile.calls), None);
+    if profiles.len() > 1 {
+        let fastest = profiles.iter().map(|profile| profile.wall_ns).fold(f64::MAX, f64::min);
+        tell!(
+            "rank {rank} of {}, the slowest; the fastest takes {} a call",
+            profiles.len(),
+            a_call(fastest)
+        )?;
+    }
+    tell!(
+        "{} {} x {}: {} a call, traced, so no latency; transient {}, prepared {}, parameters {}",
+        profile.name,
+        profile.mode,
+        profile.calls,
+        a_call(profile.wall_ns),
+        digits::bytes(memory.transient_bytes),
+        digits::bytes(memory.persistent_bytes),
+        digits::bytes(memory.state_bytes),
+    )?;
+    Ok(Exit::Fine)
+}
+
+/// The profile of the graph on one device.
+fn alone(arguments: &Arguments) -> Result<Profile, Failure> {
     let (workload, graph, opened) = &asked_graph::open(&arguments.subject)?;
     let backend = opened.backend.as_ref();
     let mode: Mode = arguments.subject.mode.into();
@@ -44,37 +101,7 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
     let target = CallTarget { backend, session: session.as_mut(), state: &mut state };
     let inputs = workload.inputs(arguments.subject.machine.seed);
     let profile = Profile::take(target, &inputs, arguments.calls, &SystemClock::new());
-    let profile = Profile { name: workload.key.name.clone(), ..profile.map_err(unmeasured)? };
-    if let Some(place) = place {
-        let _whole = stop.heed();
-        place
-            .fill_with(chrome_trace(&profile).to_string().as_bytes())
-            .map_err(Failure::bad_input)?;
-    }
-    let table = OperatorTable::of(&profile);
-    if arguments.json {
-        let json = json!({
-            "model": profile.name,
-            "mode": mode.name(),
-            "table": table,
-            "memory": profile.memory,
-        });
-        say!("{}", serde_json::to_string_pretty(&json).expect("plain data"))?;
-        return Ok(Exit::Fine);
-    }
-    say!("{table:width$}", width = usize::from(width()))?;
-    let memory = &profile.memory;
-    tell!(
-        "{} {} x {}: {} a call, traced, so no latency; transient {}, prepared {}, parameters {}",
-        profile.name,
-        mode,
-        profile.calls,
-        digits::time(profile.wall_ns / f64::from(profile.calls), None),
-        digits::bytes(memory.transient_bytes),
-        digits::bytes(memory.persistent_bytes),
-        digits::bytes(memory.state_bytes),
-    )?;
-    Ok(Exit::Fine)
+    Ok(Profile { name: workload.key.name.clone(), ..profile.map_err(Failure::unmeasured)? })
 }
 
 /// Errs where states, inputs and outputs are more than the device has, or inputs more than the host
@@ -97,12 +124,4 @@ fn check_memory(workload: &Workload, backend: &dyn Backend) -> Result<(), Failur
         }
     }
     Ok(())
-}
-
-/// Too little memory is something that the user can mend.
-fn unmeasured(failure: failure::Failure) -> Failure {
-    match failure.kind {
-        FailureKind::OutOfMemory => Failure::bad_input(failure),
-        _ => Failure::harness(failure),
-    }
 }

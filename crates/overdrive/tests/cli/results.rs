@@ -129,6 +129,33 @@ fn a_training_step_is_profiled_with_its_optimizer() {
 }
 
 #[test]
+fn a_trace_has_all_ranks_of_a_training_step() {
+    let folder = Folder::new();
+    let line = "profile digits-mlp --training --mesh data=2 --device cpu --threads 2 --calls 3";
+    let outcome = folder.line(&format!("{line} --trace trace.json"));
+    let told = &outcome.ends(0, &["of 2, the slowest", "digits-mlp compile x 3"]).stdout;
+    assert!(told.contains("adamw"), "{told}");
+    let trace = std::fs::read_to_string(folder.path("trace.json")).unwrap();
+    let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
+    testkit::chrome_trace::check(&trace).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of = |rank: u64, category: &str| -> Vec<f64> {
+        let of_rank =
+            |event: &&serde_json::Value| event["pid"] == rank + 1 && event["cat"] == category;
+        events.iter().filter(of_rank).map(|event| event["ts"].as_f64().unwrap()).collect()
+    };
+    assert_eq!(of(0, "call").len(), 3);
+    assert_eq!(of(0, "call"), of(1, "call"), "calls begin together");
+    assert!(!of(0, "step").is_empty() && of(0, "step").len() == of(1, "step").len());
+    let shares = events.iter().filter(|event| event["pid"] == 2 && event["cat"] == "step");
+    let exchanged = |event: &serde_json::Value| event["name"].to_string().contains("all_reduce");
+    assert!(shares.into_iter().any(exchanged), "gradients are exchanged");
+    folder.line("profile digits-mlp --mesh data=2").ends(2, &["--training"]);
+    let ranks = "profile digits-mlp --training --mesh data=7 --batch 32 --device cpu";
+    folder.line(ranks).ends(2, &["data", "7"]);
+}
+
+#[test]
 fn a_model_that_no_memory_holds_says_so_at_once() {
     let folder = Folder::new();
     let most = u32::MAX;

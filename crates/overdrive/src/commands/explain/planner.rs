@@ -4,7 +4,6 @@ use crate::asked_graph::AskedModel;
 use crate::cli::Explain;
 use crate::failure::Failure;
 use overdrive::ir::{Graph, Mesh, Mode, Plan, Target, Tuning};
-use overdrive::train::{Shards, Sharing, sharded_step};
 
 /// Who plans, for which device and within which limits.
 pub(super) struct Planner<'a> {
@@ -42,10 +41,7 @@ impl Planner<'_> {
 
     /// The graphs of the ranks of a mesh that differ: one for each stage, if it has several.
     pub(super) fn parts(&self, whole: &Graph, mesh: &Mesh) -> Result<Vec<Graph>, Failure> {
-        let states = self.arguments.shard.map_or(Shards::Nothing, Shards::from);
-        let sharing = Sharing { states, context: self.arguments.context };
-        let sharded = sharded_step(whole, mesh, sharing, self.arguments.compress);
-        let sharded = sharded.map_err(Failure::bad_input)?;
+        let sharded = self.arguments.ranks.sharded(whole, mesh).map_err(Failure::bad_input)?;
         let axis = Mesh::PIPELINE.into();
         let first = |stage| (0..mesh.ranks()).find(|rank| mesh.position(*rank, &axis) == stage);
         let ranks = (0..mesh.size(&axis)).filter_map(first);
