@@ -88,23 +88,27 @@ impl Profile {
     ) -> Result<Self, Failure> {
         let clock = SystemClock::new();
         let CallTarget { backend, session, state } = target;
-        meet()?;
-        let target = CallTarget { backend, session: &mut *session, state: &mut *state };
-        let mut all = Self::take(target, inputs, 1, &clock)?;
         let inputs = upload(backend, inputs)?;
         let mut outputs = fresh_outputs(backend, session)?;
-        for _ in 1..calls {
+        for _ in 0..WARMUP_CALLS {
+            session.run(state.with(&inputs, &mut outputs))?.wait()?;
+        }
+        let (mut steps, mut wall_ns) = (Vec::<StepProfile>::new(), 0.0);
+        for _ in 0..calls {
             meet()?;
             let start_ns = clock.now_ns();
-            let steps = session.profile(state.with(&inputs, &mut outputs), 1)?;
-            all.wall_ns += (clock.now_ns() - start_ns) as f64;
-            all.calls += 1;
-            for (step, new) in all.steps.iter_mut().zip(steps) {
-                step.profile.start_ns.extend(new.start_ns);
-                step.profile.time_ns.extend(new.time_ns);
+            let call = session.profile(state.with(&inputs, &mut outputs), 1)?;
+            wall_ns += (clock.now_ns() - start_ns) as f64;
+            if steps.is_empty() {
+                steps = call;
+                continue;
+            }
+            for (step, of_call) in steps.iter_mut().zip(call) {
+                step.start_ns.extend(of_call.start_ns);
+                step.time_ns.extend(of_call.time_ns);
             }
         }
-        Ok(all)
+        Ok(Self { wall_ns, memory: session.memory(), ..Self::of(session.plan(), steps, calls) })
     }
 
     /// The plan's streams and lives beside the times of its steps, one for each step and in their

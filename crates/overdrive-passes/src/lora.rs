@@ -28,21 +28,6 @@ pub struct Lora {
 /// The last parts of the names of A and B.
 const PARTS: [&str; 2] = ["lora_A.weight", "lora_B.weight"];
 
-/// Whether a layer of so many rows moves fewer bytes with W + s B A `[N, K]` as its weight. The sum
-/// is read in f32 and written in 16 bits. Apart, products by B and A read and write y of the rows
-/// once more in 16 bits, and the gradient of x.
-fn sums_weights(rows: usize, [n, k]: [usize; 2]) -> bool {
-    let (sum, apart) = (6 * n * k, 4 * rows * (n + k));
-    sum < apart
-}
-
-/// The matrix of which a value is the transpose.
-fn transposed(graph: &Graph, value: Value) -> Option<Value> {
-    let node = graph.producer(value)?;
-    matches!(node.op.prim()?, Prim::Transpose { perm } if perm[..] == [1, 0])
-        .then(|| node.operands[0])
-}
-
 /// The last part of the name of a router, which chooses among experts and is no layer of theirs.
 const ROUTER: &str = "gate";
 
@@ -211,4 +196,19 @@ impl Lora {
         let ty = graph.ty(state.value);
         Ok(Tensor::from_f64(ty.dtype, ty.shape.clone(), &layer.stored(&rows)))
     }
+}
+
+/// Whether a layer of so many rows moves fewer bytes with W + s B A `[N, K]` as its weight. The sum
+/// is read in f32 and written in 16 bits. Apart, products by B and A read and write y of the rows
+/// once more in 16 bits, and the gradient of x.
+fn sums_weights(rows: usize, [n, k]: [usize; 2]) -> bool {
+    let (sum, apart) = (6 * n * k, 4 * rows * (n + k));
+    sum < apart
+}
+
+/// The matrix of which a value is the transpose.
+fn transposed(graph: &Graph, value: Value) -> Option<Value> {
+    let node = graph.producer(value)?;
+    matches!(node.op.prim()?, Prim::Transpose { perm } if perm[..] == [1, 0])
+        .then(|| node.operands[0])
 }

@@ -11,7 +11,7 @@
 use crate::readers::Readers;
 use crate::rebuild::{NodeToCopy, rebuild};
 use overdrive_ir::{Binary, DotGeneral, Expr, Graph, GraphError, Node, Precision, Prim, Value};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// The graph with products of products in the order that multiplies less.
 ///
@@ -27,6 +27,11 @@ pub fn reassociate(graph: &Graph) -> Result<Graph, GraphError> {
             continue;
         };
         let Some(triples) = triples(graph, &readers, first) else { continue };
+        // One reader may have two such products. It does without the first of them.
+        let results: BTreeSet<Value> = triples.iter().map(|(result, _)| *result).collect();
+        if results.len() < triples.len() || results.iter().any(|of| found.contains_key(of)) {
+            continue;
+        }
         let costs = triples.iter().map(|(_, triple)| triple.costs(graph));
         let [now, then] = costs.fold([first.cost(graph), 0], |[a, b], [c, d]| [a + c, b + d]);
         if then < now {

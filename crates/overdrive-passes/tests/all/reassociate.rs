@@ -105,6 +105,26 @@ fn chains_of_more_products_keep_what_the_others_need() {
 }
 
 #[test]
+fn a_product_of_two_products_does_without_one_of_them() {
+    let b = Builder::new("both");
+    let input = |name: &str, sizes: [usize; 2]| b.input(name, TensorType::new(DType::F32, sizes));
+    let wide = |names: [&str; 2]| input(names[0], [LONG, 2]).matmul(input(names[1], [2, LONG]));
+    b.output("y", wide(["p", "q"]).matmul(wide(["r", "s"])));
+    let graph = b.finish().unwrap();
+    let other = dce(&reassociate(&graph).unwrap()).unwrap();
+    same("both", &graph, &other);
+    assert_eq!(products(&other), [[LONG, LONG], [LONG, 2], [LONG, LONG]]);
+    // A square reads its product twice.
+    let b = Builder::new("square");
+    let input = |name: &str, sizes: [usize; 2]| b.input(name, TensorType::new(DType::F32, sizes));
+    let wide = input("p", [LONG, 2]).matmul(input("q", [2, LONG]));
+    b.output("y", wide.matmul(wide));
+    b.output("turned", wide.t().matmul(wide));
+    let graph = b.finish().unwrap();
+    assert_eq!(reassociate(&graph).unwrap(), graph);
+}
+
+#[test]
 fn random_graphs_compute_the_same() {
     for seed in 0..200 {
         let graph = testkit::random_graph(seed, DType::F64);

@@ -16,7 +16,6 @@ pub(super) const EXPLAIN: &str = r#"Examples:
   overdrive explain text-transformer --training --batch 64 --memory-limit 256MiB
   overdrive explain gpt-125m --training --batch 64 --mesh data=4 --gpu h200 --fabric nvlink-h200"#;
 pub(super) const PROFILE: &str = r#"Examples:
-  overdrive profile transformer --batch 4
   overdrive profile model.onnx --shape batch=1 --trace trace.json
   overdrive profile gpt-125m --training --mesh data=2 --trace ranks.json"#;
 pub(super) const GENERATE: &str = r#"Examples:
