@@ -12,7 +12,7 @@ pub use operators::{OperatorRow, OperatorTable};
 pub use trace::chrome_trace;
 
 use overdrive_ir::backend::{MemoryReport, StepProfile};
-use overdrive_ir::{Mode, Plan, Tensor};
+use overdrive_ir::{Buffer, Mode, Plan, Tensor};
 
 use crate::clock::{Clock, SystemClock};
 use crate::failure::Failure;
@@ -64,12 +64,7 @@ impl Profile {
         calls: u32,
         clock: &dyn Clock,
     ) -> Result<Self, Failure> {
-        let CallTarget { backend, session, state } = target;
-        let inputs = upload(backend, inputs)?;
-        let mut outputs = fresh_outputs(backend, session)?;
-        for _ in 0..WARMUP_CALLS {
-            session.run(state.with(&inputs, &mut outputs))?.wait()?;
-        }
+        let (CallTarget { session, state, .. }, inputs, mut outputs) = warm(target, inputs)?;
         let start_ns = clock.now_ns();
         let steps = session.profile(state.with(&inputs, &mut outputs), calls)?;
         let wall_ns = (clock.now_ns() - start_ns) as f64;
@@ -87,12 +82,7 @@ impl Profile {
         meet: &mut dyn FnMut() -> Result<(), Failure>,
     ) -> Result<Self, Failure> {
         let clock = SystemClock::new();
-        let CallTarget { backend, session, state } = target;
-        let inputs = upload(backend, inputs)?;
-        let mut outputs = fresh_outputs(backend, session)?;
-        for _ in 0..WARMUP_CALLS {
-            session.run(state.with(&inputs, &mut outputs))?.wait()?;
-        }
+        let (CallTarget { session, state, .. }, inputs, mut outputs) = warm(target, inputs)?;
         let (mut steps, mut wall_ns) = (Vec::<StepProfile>::new(), 0.0);
         for _ in 0..calls {
             meet()?;
@@ -146,6 +136,19 @@ impl Profile {
         streams.dedup();
         if streams.is_empty() { vec![0] } else { streams }
     }
+}
+
+/// The target after the calls that only warm up, with its inputs and outputs.
+fn warm<'a>(
+    target: CallTarget<'a>,
+    inputs: &[Tensor],
+) -> Result<(CallTarget<'a>, Vec<Buffer>, Vec<Buffer>), Failure> {
+    let inputs = upload(target.backend, inputs)?;
+    let mut outputs = fresh_outputs(target.backend, target.session)?;
+    for _ in 0..WARMUP_CALLS {
+        target.session.run(target.state.with(&inputs, &mut outputs))?.wait()?;
+    }
+    Ok((target, inputs, outputs))
 }
 
 /// Bytes of the arena that live during each step, and after the last one.
