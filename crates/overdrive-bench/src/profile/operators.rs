@@ -1,4 +1,6 @@
-//! Operators by self time. Time that no operator accounts for is a row of its own, so that the
+//! Operators by self time.
+//!
+//! Time in which no operator ran is a row of its own, and so is time in which several did. So the
 //! shares add up to the stated total.
 
 use std::collections::BTreeMap;
@@ -6,7 +8,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::Profile;
+use super::{Profile, ProfiledStep};
 use crate::digits;
 use crate::table::{Align, Table, terminal_table};
 
@@ -17,10 +19,13 @@ pub struct OperatorTable {
     pub calls: u32,
     /// Streams that steps ran on.
     pub streams: usize,
-    /// The whole that shares refer to: the time of all calls on the host, once for each stream.
+    /// The whole that shares refer to: the time of all calls on the host.
     pub total_ns: f64,
-    /// Time that no operator accounts for: launches, gaps, waiting, and the profiler's own clocks.
+    /// Time in which no operator ran: launches, gaps, waiting, and the profiler's own clocks.
     pub unattributed_ns: f64,
+    /// Time that operators count more than once, since others ran on other streams: the sum of
+    /// their times less the time in which any ran.
+    pub overlapped_ns: f64,
     /// By self time, the longest first.
     pub operators: Vec<OperatorRow>,
 }
@@ -62,8 +67,9 @@ impl OperatorTable {
         }
         let attributed_ns: f64 = rows.values().map(|row| row.time_ns).sum();
         let streams = profile.streams().len();
+        let busy_ns = if streams > 1 { busy_ns(profile) } else { attributed_ns };
         // A device's own clock may run a little faster than the host's; then nothing is left over.
-        let total_ns = (profile.wall_ns * streams as f64).max(attributed_ns);
+        let total_ns = profile.wall_ns.max(busy_ns);
         let finished = |(name, row): (&str, OperatorRow)| OperatorRow {
             name: name.to_owned(),
             share: if total_ns > 0.0 { row.time_ns / total_ns } else { 0.0 },
@@ -72,9 +78,29 @@ impl OperatorTable {
         };
         let mut operators: Vec<OperatorRow> = rows.into_iter().map(finished).collect();
         operators.sort_by(|a, b| b.time_ns.total_cmp(&a.time_ns));
-        let unattributed_ns = total_ns - attributed_ns;
-        Self { calls: profile.calls, streams, total_ns, unattributed_ns, operators }
+        let (unattributed_ns, overlapped_ns) = (total_ns - busy_ns, attributed_ns - busy_ns);
+        let calls = profile.calls;
+        Self { calls, streams, total_ns, unattributed_ns, overlapped_ns, operators }
     }
+}
+
+/// The time of all calls in which any step ran.
+fn busy_ns(profile: &Profile) -> f64 {
+    let of_call = |call: usize| {
+        let span = |step: &ProfiledStep| {
+            let (times, starts) = (&step.profile.time_ns, &step.profile.start_ns);
+            Some((*starts.get(call)?, *starts.get(call)? + *times.get(call)?))
+        };
+        let mut spans: Vec<(f64, f64)> = profile.steps.iter().filter_map(span).collect();
+        spans.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (mut busy, mut until) = (0.0, f64::NEG_INFINITY);
+        for (start, end) in spans {
+            busy += (end - start.max(until)).max(0.0);
+            until = until.max(end);
+        }
+        busy
+    };
+    (0..profile.calls as usize).map(of_call).sum()
 }
 
 /// For a terminal.
@@ -99,8 +125,11 @@ impl fmt::Display for OperatorTable {
                 digits::bytes(row.peak_bytes),
             ]);
         }
-        for (name, ns) in [("(unattributed)", self.unattributed_ns), ("total", self.total_ns)] {
-            let mut cells = vec![name.to_owned(), String::new(), digits::time(ns, None), share(ns)];
+        let at_once = (self.streams > 1).then_some(("(at once)", "-", self.overlapped_ns));
+        let rest = [("(unattributed)", "", self.unattributed_ns), ("total", "", self.total_ns)];
+        for (name, sign, ns) in at_once.into_iter().chain(rest) {
+            let [time, share] = [digits::time(ns, None), share(ns)].map(|n| format!("{sign}{n}"));
+            let mut cells = vec![name.to_owned(), String::new(), time, share];
             cells.resize(titles.len(), String::new());
             table.push(cells);
         }
