@@ -50,8 +50,9 @@ pub(crate) struct Shared<'b> {
     pub(crate) count: Expr<'b>,
     /// Whether the gradients are finite: otherwise nothing changes. A bool scalar.
     pub(crate) finite: Expr<'b>,
-    /// The factor that clips gradients, an f32 scalar.
-    pub(crate) shorten: Option<Expr<'b>>,
+    /// The factor of gradients, an f32 scalar: it clips them, and undoes the scale of the loss and
+    /// the number of batches.
+    pub(crate) factor: Option<Expr<'b>>,
     /// The format of moments, and the threshold at which this update rounds them, a u32 scalar.
     pub(crate) moments: (Moments, Expr<'b>),
     /// The seed of the random bits that round parameters at this update, a u64 scalar.
@@ -108,7 +109,7 @@ impl Optimizer {
         let replace =
             |old: &Moment<'b>, new: Expr<'b>| layout.replace(old, new, (shared.finite, threshold));
         let (whole, p, g) = (p, layout.view(p), layout.view(g));
-        let g = shared.shorten.map_or(g, |factor| g * factor);
+        let g = shared.factor.map_or(g, |factor| g * factor);
         let replace_parameter = |new: Expr<'b>| {
             let new = shared.finite.select(new, in_shape(p, &new.sizes()));
             kept::replace(name, new, shared.seed);

@@ -155,24 +155,24 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     let mut found = gradients(&b, graph, &values, &[(loss, seed)], &wrt);
     let largest = found.split_off(names.len());
     let scope = b.scope(OPTIMIZER);
-    let weight = 1.0 / recipe.accumulate as f64;
-    let divisor = scale.map(|s| s.unary(Unary::Reciprocal) * weight);
     let mut trained = Vec::new();
     for (name, gradient) in names.into_iter().zip(found) {
         let p = kept::read(&b, name);
         let g = gradient.unwrap_or_else(|| b.full(DType::F32, p.shape(), 0.0));
-        let g = match divisor {
-            Some(divisor) => g * divisor,
-            None if recipe.accumulate > 1 => g * weight,
-            None => g,
-        };
         trained.push((name, p, if recipe.accumulate > 1 { summed(name, g, role) } else { g }));
     }
     let loss = stages.as_ref().map_or(loss_value, |stages| stages.total(loss_value));
     b.output("loss", loss);
     if role == Role::Update {
         let norm = norm(&trained, stages.as_ref()).unwrap_or_else(|| loss.constant(0.0));
-        update((&b, &hidden), &trained, recipe, scale.zip(scaling), [loss, norm]);
+        // Gradients are of the sum of all batches, times the scale of the loss. The update undoes
+        // both by one factor. As an epilogue of each product it would cost the library's kernels.
+        let batches = (recipe.accumulate > 1).then_some(1.0 / recipe.accumulate as f64);
+        let undo = match scale {
+            Some(scale) => Some(scale.unary(Unary::Reciprocal) * batches.unwrap_or(1.0)),
+            None => batches.map(|weight| norm.constant(weight)),
+        };
+        update((&b, &hidden), &trained, recipe, (scale.zip(scaling), undo), [loss, norm]);
     }
     drop(scope);
     let batch = OfUpdate { batches: recipe.accumulate, is_last: role == Role::Update };
@@ -252,14 +252,15 @@ fn norm<'b>(trained: &[(&str, Expr<'b>, Expr<'b>)], stages: Option<&Stages>) -> 
     Some(stages.total(sum).sqrt())
 }
 
-/// Clips and applies the gradients of the parameters.
+/// Clips and applies the gradients of the parameters, which are to be multiplied by `undo`.
 fn update<'b>(
     (b, hidden): (&'b Builder, &BTreeSet<String>),
     trained: &[(&str, Expr<'b>, Expr<'b>)],
     recipe: &Recipe,
-    scale: Option<(Expr<'b>, LossScaling)>,
+    (scale, undo): (Option<(Expr<'b>, LossScaling)>, Option<Expr<'b>>),
     [loss, norm]: [Expr<'b>; 2],
 ) {
+    let norm = undo.map_or(norm, |undo| norm * undo);
     let lr = b.input("lr", TensorType::scalar(DType::F32));
     let finite = |x: Expr<'b>| x.unary(Unary::Abs).compare(Compare::Lt, x.constant(f64::INFINITY));
     let finite = finite(norm).binary(Binary::And, finite(loss));
@@ -269,11 +270,15 @@ fn update<'b>(
     // An update that is not applied would count from 0, where nothing is defined.
     let count = next.max(next.constant(1.0));
     let moments = (recipe.moments, moments::of_step(count));
-    let shorten = recipe.clip_norm.map(|clip| (clip / (norm + TINY)).min(norm.constant(1.0)));
+    let clip = recipe.clip_norm.map(|clip| (clip / (norm + TINY)).min(norm.constant(1.0)));
+    let factor = match (clip, undo) {
+        (Some(clip), Some(undo)) => Some(clip * undo),
+        (one, other) => one.or(other),
+    };
     // The range of f16 is too small for sums of products of moments.
     let products = if recipe.precision == DType::BF16 { DType::BF16 } else { DType::F32 };
     let seed = kept::seed_of_step(count, recipe.seed);
-    let shared = Shared { lr, count, finite, shorten, moments, seed, products };
+    let shared = Shared { lr, count, finite, factor, moments, seed, products };
     for &(name, p, g) in trained {
         let _scope = b.scope(name);
         recipe.optimizer.update((name, hidden.contains(name)), [p, g], shared);

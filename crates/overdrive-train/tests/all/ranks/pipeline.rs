@@ -57,7 +57,7 @@ fn stages_learn_what_one_rank_learns() {
             }
             assert!(held(watch) < held(&watched), "{mesh}: a stage holds less than the model");
             let flops = watch.flops as f64 / watched.flops as f64;
-            assert!((0.9..1.2).contains(&flops), "{mesh}: {flops} of the work of one rank");
+            assert!((0.9..1.25).contains(&flops), "{mesh}: {flops} of the work of one rank");
         }
         let again = on(&task, mesh, Beside::default());
         assert!(all[0].0 == again[0].0, "{mesh}: the same bits again");
