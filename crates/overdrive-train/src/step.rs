@@ -165,14 +165,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     b.output("loss", loss);
     if role == Role::Update {
         let norm = norm(&trained, stages.as_ref()).unwrap_or_else(|| loss.constant(0.0));
-        // Gradients are of the sum of all batches, times the scale of the loss. The update undoes
-        // both by one factor. As an epilogue of each product it would cost the library's kernels.
-        let batches = (recipe.accumulate > 1).then_some(1.0 / recipe.accumulate as f64);
-        let undo = match scale {
-            Some(scale) => Some(scale.unary(Unary::Reciprocal) * batches.unwrap_or(1.0)),
-            None => batches.map(|weight| norm.constant(weight)),
-        };
-        update((&b, &hidden), &trained, recipe, (scale.zip(scaling), undo), [loss, norm]);
+        update((&b, &hidden), &trained, recipe, scale.zip(scaling), [loss, norm]);
     }
     drop(scope);
     let batch = OfUpdate { batches: recipe.accumulate, is_last: role == Role::Update };
@@ -252,14 +245,21 @@ fn norm<'b>(trained: &[(&str, Expr<'b>, Expr<'b>)], stages: Option<&Stages>) -> 
     Some(stages.total(sum).sqrt())
 }
 
-/// Clips and applies the gradients of the parameters, which are to be multiplied by `undo`.
+/// Clips and applies the gradients of the parameters. They are those of the sum of all batches,
+/// times the scale of the loss, and so is their norm.
 fn update<'b>(
     (b, hidden): (&'b Builder, &BTreeSet<String>),
     trained: &[(&str, Expr<'b>, Expr<'b>)],
     recipe: &Recipe,
-    (scale, undo): (Option<(Expr<'b>, LossScaling)>, Option<Expr<'b>>),
+    scale: Option<(Expr<'b>, LossScaling)>,
     [loss, norm]: [Expr<'b>; 2],
 ) {
+    // One factor undoes both. In an epilogue of each product it would cost the library's kernels.
+    let weight = 1.0 / recipe.accumulate as f64;
+    let undo = match scale {
+        Some((scale, _)) => Some(scale.unary(Unary::Reciprocal) * weight),
+        None => (recipe.accumulate > 1).then(|| norm.constant(weight)),
+    };
     let norm = undo.map_or(norm, |undo| norm * undo);
     let lr = b.input("lr", TensorType::scalar(DType::F32));
     let finite = |x: Expr<'b>| x.unary(Unary::Abs).compare(Compare::Lt, x.constant(f64::INFINITY));
