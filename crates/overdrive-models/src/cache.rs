@@ -10,8 +10,9 @@
 
 use overdrive_ir::ops::QuantizeRows;
 use overdrive_ir::ops::block_scale::ScaleFormat;
+use overdrive_ir::ops::paged_attention::KeysAndValues;
 use overdrive_ir::ops::quantized_attention::CodedRows;
-use overdrive_ir::{Builder, DType, Dim, Expr, Init, Mismatch, Prim, Shape, TensorType};
+use overdrive_ir::{Builder, DType, Dim, Expr, Init, Mismatch, Prim, TensorType};
 use std::num::NonZeroUsize;
 
 /// The beginning of the names of all states of caches.
@@ -118,56 +119,32 @@ pub(crate) enum Places<'b> {
     Rows(Expr<'b>),
 }
 
-/// Keys and values in the caches of a layer, each `[S, Hkv, C, D]` or the pool.
-#[derive(Copy, Clone)]
-pub(crate) enum Kept<'b> {
-    /// As they are.
-    Numbers([Expr<'b>; 2]),
-    /// As codes with scales.
-    Codes([CodedRows<'b>; 2]),
-}
-
-impl<'b> Kept<'b> {
-    /// The caches of a layer with these keys and values `[1, Hkv, T, D]` written.
-    pub(crate) fn write(
-        layer: usize,
-        [k, v]: [Expr<'b>; 2],
-        (places, caches): (Places<'b>, Caches),
-    ) -> Self {
-        let new =
-            [("key", k), ("value", v)].map(|(of, new)| (format!("{PREFIX}{layer}.{of}"), new));
-        let Some(codes) = caches.codes else {
-            return Self::Numbers(new.map(|(name, new)| keep(&name, new, places, caches)));
-        };
-        for (name, new) in &new {
-            if let Some(Dim::Size(depth)) = new.shape().0.last()
-                && *depth > MOST_CHANNELS
-            {
-                let expected = format!("heads of at most {MOST_CHANNELS} channels");
-                let mismatch = Mismatch::new(expected, format!("`{name}` of {depth}"));
-                new.builder()
-                    .fail("a cache of codes", mismatch.remedy("keep numbers in the cache"));
-            }
-        }
-        Self::Codes(new.map(|(name, new)| {
-            let (codes, scales) = new.quantize_rows(codes.rows());
-            let scales = scales.expect("a wide scale of a row is a result");
-            let codes = keep(&name, codes, places, caches);
-            CodedRows { codes, scales: keep(&(name + SCALE), scales, places, caches) }
-        }))
-    }
-
-    /// Those of each sequence from its first token on, from pools. `table` `[S, N]` has the numbers
-    /// of its pages.
-    pub(crate) fn in_order(self, table: Expr<'b>) -> Self {
-        let of = |pool| in_order(pool, table);
-        match self {
-            Self::Numbers(pools) => Self::Numbers(pools.map(of)),
-            Self::Codes(pools) => Self::Codes(
-                pools.map(|pool| CodedRows { codes: of(pool.codes), scales: of(pool.scales) }),
-            ),
+/// The caches of a layer, each `[S, Hkv, C, D]` or the pool, with these keys and values
+/// `[1, Hkv, T, D]` written.
+pub(crate) fn write<'b>(
+    layer: usize,
+    [k, v]: [Expr<'b>; 2],
+    (places, caches): (Places<'b>, Caches),
+) -> KeysAndValues<'b> {
+    let new = [("key", k), ("value", v)].map(|(of, new)| (format!("{PREFIX}{layer}.{of}"), new));
+    let Some(codes) = caches.codes else {
+        return KeysAndValues::Numbers(new.map(|(name, new)| keep(&name, new, places, caches)));
+    };
+    for (name, new) in &new {
+        if let Some(Dim::Size(depth)) = new.shape().0.last()
+            && *depth > MOST_CHANNELS
+        {
+            let expected = format!("heads of at most {MOST_CHANNELS} channels");
+            let mismatch = Mismatch::new(expected, format!("`{name}` of {depth}"));
+            new.builder().fail("a cache of codes", mismatch.remedy("keep numbers in the cache"));
         }
     }
+    KeysAndValues::Codes(new.map(|(name, new)| {
+        let (codes, scales) = new.quantize_rows(codes.rows());
+        let scales = scales.expect("a wide scale of a row is a result");
+        let codes = keep(&name, codes, places, caches);
+        CodedRows { codes, scales: keep(&(name + SCALE), scales, places, caches) }
+    }))
 }
 
 /// Starts of a block of rank `rank` that lies at `position` on `axis` and at 0 on the others.
@@ -188,24 +165,6 @@ pub(crate) fn rows_of(b: &Builder, tokens: usize, pages: Pages) -> Expr<'_> {
     let place = b.iota(DType::I64, all, 1);
     let columns = [page, place].map(|x| x.reshape([all[0] * all[1], 1]).slice_axis(0, 0, tokens));
     b.concat(&columns, 1)
-}
-
-/// The keys or values of each sequence from its first token on, `[S, Hkv, C, D]`, from a pool
-/// `[P + 1, Hkv, size, D]`. `table` `[S, N]` has the numbers of its pages.
-fn in_order<'b>(pool: Expr<'b>, table: Expr<'b>) -> Expr<'b> {
-    let (b, pooled, listed) = (pool.builder(), pool.shape(), table.shape());
-    let ([_, heads, Dim::Size(size), depth], [sequences, Dim::Size(pages)]) =
-        (&pooled.0[..], &listed.0[..])
-    else {
-        return pool;
-    };
-    // A row for each head, so that a page's part of it is copied whole and lands in order.
-    let rows = Shape(vec![sequences.clone(), heads.clone(), Dim::Size(*pages), Dim::Size(1)]);
-    let page = table.broadcast_in(&rows, &[0, 2]);
-    let rows = b.concat(&[page, b.iota(DType::I32, rows, 1)], 3);
-    let tokens = Dim::Size(pages * size);
-    let order = vec![sequences.clone(), heads.clone(), tokens, depth.clone()];
-    pool.gather(rows, &[0, 1]).reshape(Shape(order))
 }
 
 /// Writes `new` `[1, Hkv, T, D]` into the cache of this name; the whole cache `[S, Hkv, C, D]`, or

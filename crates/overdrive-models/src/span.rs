@@ -8,9 +8,10 @@
 //! same token after the same tokens, but for what a cache of codes rounds. Other sequences and
 //! their pages change nothing.
 
-use crate::cache::{Caches, Kept, Places, rows_of, start_of};
-use overdrive_ir::ops::Attention;
+use crate::cache::{self, Caches, Places, rows_of, start_of};
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
+use overdrive_ir::ops::paged_attention::KeysAndValues;
+use overdrive_ir::ops::{Attention, PagedAttention};
 use overdrive_ir::{Binary, Builder, Compare, DType, Dim, Expr, Prim, Shape, Tensor, TensorType};
 
 /// The part of a sequence that a decoder's graph computes.
@@ -193,8 +194,7 @@ impl<'b> Sequence<'b> {
             Span::Step { caches } | Span::Several { caches, .. } => {
                 let position = self.position.expect("these tokens have a position");
                 let kept = self.kept(layer, [k, v], caches);
-                let kept = self.table.map_or(kept, |table| kept.in_order(table));
-                let out = queries(self.apart(q), kept, (position, scores));
+                let out = queries(self.apart(q), (kept, self.table), (position, scores));
                 self.together(out)
             }
         }
@@ -235,9 +235,9 @@ impl<'b> Sequence<'b> {
     }
 
     /// The caches of a layer with these keys and values `[1, Hkv, T, D]` written.
-    fn kept(&self, layer: usize, new: [Expr<'b>; 2], caches: Caches) -> Kept<'b> {
+    fn kept(&self, layer: usize, new: [Expr<'b>; 2], caches: Caches) -> KeysAndValues<'b> {
         let places = self.places.expect("what keeps something knows where");
-        Kept::write(layer, new, (places, caches))
+        cache::write(layer, new, (places, caches))
     }
 
     /// The rows of h `[batch, T, D]` that logits are computed for: all, or `[1, D]`, or `[S, D]`,
@@ -274,10 +274,11 @@ fn causal<'b>([q, k, v]: [Expr<'b>; 3], scores: ScoreOptions) -> Expr<'b> {
 }
 
 /// Attention of the queries `[S, H, N, D]` of each sequence, each over the keys up to its
-/// `position` of caches `[S, Hkv, C, D]`. `position` is a scalar or `[S]` for N = 1, else `[S, N]`.
+/// `position`. The caches are `[S, Hkv, C, D]`, or pools with the pages of each sequence.
+/// `position` is a scalar or `[S]` for N = 1, else `[S, N]`.
 fn queries<'b>(
     q: Expr<'b>,
-    kept: Kept<'b>,
+    (kept, pages): (KeysAndValues<'b>, Option<Expr<'b>>),
     (position, scores): (Expr<'b>, ScoreOptions),
 ) -> Expr<'b> {
     let position_ty = [position.ty()];
@@ -302,10 +303,19 @@ fn queries<'b>(
     });
     let regions = cap.into_iter().chain([mask]).collect();
     let attention = Attention { mask: Mask::Full, ..scores.attention() };
-    match kept {
-        Kept::Numbers(kept) => q.attention_with(kept, attention, regions, &[position])[0],
-        Kept::Codes(kept) => q.quantized_attention(kept, attention, regions, &[position])[0],
-    }
+    let captures = [position];
+    let [out, _] = match (kept, pages) {
+        (kept, Some(pages)) => {
+            PagedAttention { attention }.of(q, (kept, pages), regions, &captures)
+        }
+        (KeysAndValues::Numbers(kept), None) => {
+            q.attention_with(kept, attention, regions, &captures)
+        }
+        (KeysAndValues::Codes(kept), None) => {
+            q.quantized_attention(kept, attention, regions, &captures)
+        }
+    };
+    out
 }
 
 /// `cap tanh(x / cap)`.

@@ -22,6 +22,7 @@ const KERNELS: &[NamedKernel] = &[
     attention::grad::KERNEL,
     attention::CODED,
     attention::FLOAT8,
+    attention::PAGED,
     cast_transpose::KERNEL,
     dynamic_slice::SLICE,
     dynamic_slice::UPDATE,

@@ -17,6 +17,7 @@ mod low_precision;
 mod moments;
 mod offload;
 mod ops;
+mod paged_attention;
 mod plans;
 mod quantized_attention;
 mod random_graphs;

@@ -13,8 +13,7 @@ use overdrive_ir::plan::{KernelOp, StepKind};
 use overdrive_ir::{
     Array, Backend, Builder, Compare, DType, Graph, Mode, Plan, State, Tensor, TensorType, Tuning,
 };
-use overdrive_models::{CacheCodes, Caches, Pages};
-use std::num::NonZeroUsize;
+use overdrive_models::{CacheCodes, Caches};
 use testkit::{Needs, Tolerance, compare};
 
 const CODES: [DType; 2] = [DType::I8, DType::F8E4M3];
@@ -115,9 +114,7 @@ fn kernels_over_codes_compile_and_spill_nothing() {
 /// the keys of a layer.
 #[test]
 fn no_step_makes_a_float_cache() {
-    let pages = Some(Pages { size: NonZeroUsize::new(16).unwrap(), count: 60 });
-    let several = Caches::of(3, CAPACITY);
-    for caches in [Caches::of_one(CAPACITY), several, Caches { pages, ..several }] {
+    for caches in [Caches::of_one(CAPACITY), Caches::of(3, CAPACITY)] {
         for codes in CACHES {
             let plan = planned(&step_of(DType::BF16, Caches { codes: Some(codes), ..caches }));
             assert_eq!(coded_steps(&plan), LAYERS, "{plan}");

@@ -41,6 +41,7 @@ ops! {
     layer_norm::LayerNorm,
     linear::Linear,
     max_pool2d::MaxPool2d,
+    paged_attention::PagedAttention,
     quantize::Quantize,
     quantize_rows::QuantizeRows,
     quantized_attention::QuantizedAttention,

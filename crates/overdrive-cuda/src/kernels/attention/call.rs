@@ -8,7 +8,7 @@ use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 
 use super::block_mask::{BlockMask, Lists};
 use super::compiled::CompiledAttention;
-use super::cut::Cut;
+use super::cut::{Cut, PAGES};
 use super::decode_long::LongCut;
 use super::shape::AttentionShape;
 use super::{dropout, hopper, region};
@@ -187,7 +187,7 @@ fn source(
                 format!("constexpr int MF = {fragments}, KEYS = {keys}, BUFFERS = {buffers};\n");
             tile + FRAGMENTS + include_str!("tensor.cu")
         }
-        Design::Decode(cut) => cut.text() + DECODE,
+        Design::Decode(cut) => cut.text() + PAGES + DECODE,
         Design::Long(cut) => cut.text(""),
         Design::Tiled { tile } => {
             format!("constexpr int TILE = {tile};\n{}", include_str!("tiled.cu"))

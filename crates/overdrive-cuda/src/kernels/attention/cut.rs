@@ -2,11 +2,14 @@
 //! calls of up to `SHORT` keys. Beyond, it has codes beside f32, codes of heads that
 //! `decode_long.cu` has no form for, and codes whose rows that kernel cannot copy.
 
+use overdrive_ir::DType;
 use overdrive_ir::plan::{KernelCall, View};
-use overdrive_ir::{DType, ops::QuantizedAttention};
 
 use crate::compiler::Architecture;
 use crate::kernels::nest::ViewStart;
+
+/// The text before `decode.cu` and `decode_long.cu`, behind the definitions of rows.
+pub(super) const PAGES: &str = include_str!("pages.cuh");
 
 /// How `decode.cu` cuts a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,11 +63,10 @@ impl Cut {
         fits.then_some(cut)
     }
 
-    /// That of k and v as codes; `None` where channels lie apart.
-    pub(super) fn of_codes(call: &KernelCall, architecture: Architecture) -> Option<Self> {
+    /// That of k and v as codes, or in pages; `None` where channels lie apart.
+    pub(super) fn of_rows(call: &KernelCall, architecture: Architecture) -> Option<Self> {
         let beside = |view: &View| view.strides[3] == 1;
-        let rows = &call.operands[..QuantizedAttention::OPERANDS];
-        if !rows[..3].iter().all(beside) {
+        if !call.operands[..3].iter().all(beside) {
             return None;
         }
         // Codes and scales take registers too: half the rows, and a quarter of wider floats or of

@@ -8,7 +8,8 @@
 // the same. If there are many keys, those that no row sees are not read.
 //
 // Keys and values may be codes, each row with a scale. They are widened here, in registers. The
-// scale of a key multiplies its product, and that of a value its weight.
+// scale of a key multiplies its product, and that of a value its weight. Rows may lie in pages
+// (`pages.cuh`).
 //
 // Text before gives ROWS (query heads of a key head times queries, up to a power of two), SPLIT
 // (blocks of a cluster) and WARPS. If there are more rows, PARTS blocks take ROWS each. WHOLE says
@@ -113,7 +114,7 @@ extern "C" __global__ void
 __cluster_dims__(SPLIT, 1, 1)
 #endif
 __launch_bounds__(WARPS * 32, BESIDE)
-attention(const Element* q, const Row* k, const Row* v, SCALES Element* out, Sum* lse,
+attention(const Element* q, const Row* k, const Row* v, SCALES PAGES Element* out, Sum* lse,
           AttentionShape s CAPTURES) {
     __shared__ f32 sums[WARPS][ROWS][WIDTH];
     const i32 rank = blockIdx.x % SPLIT, task = blockIdx.x / SPLIT;
@@ -123,23 +124,27 @@ attention(const Element* q, const Row* k, const Row* v, SCALES Element* out, Sum
     const i32 channel = lane % LANES * 8, own = lane / LANES;
     const i32 rows = s.group * s.queries;
     const i32 here = WHOLE ? min(channel, D - 8) : 0;
-    k += b * s.k[0] + head * s.k[1] + here;
-    v += b * s.v[0] + head * s.v[1] + here;
+    const i64 sequence = PAGED ? 0 : b;
+    const i32* const table = PAGES_OF(b);
+    k += sequence * s.k[0] + head * s.k[1] + here;
+    v += sequence * s.v[0] + head * s.v[1] + here;
 #ifdef CODES
-    k_scale += b * K_SCALE_B + head * K_SCALE_H;
-    v_scale += b * V_SCALE_B + head * V_SCALE_H;
+    k_scale += sequence * K_SCALE_B + head * K_SCALE_H;
+    v_scale += sequence * V_SCALE_B + head * V_SCALE_H;
 #endif
     constexpr i32 STRIDE = SPLIT * WARPS * KEYS_AT_ONCE;
     const i32 first = (rank * WARPS + warp) * KEYS_AT_ONCE + own;
     // The caches are far away, and all but one row of them stays as it is.
 #pragma unroll
     for (int u = 0; u < UNDER_WAY; ++u) {
-        const i64 key = min(first + u * STRIDE, s.keys - 1);
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(k + key * s.k[2]));
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(v + key * s.v[2]));
+        const KeyRow row = row_to_prefetch(table, min(first + u * STRIDE, s.keys - 1));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(k + row.at(s.k[0], s.k[2])));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(v + row.at(s.v[0], s.v[2])));
 #ifdef CODES
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(k_scale + key * K_SCALE_T));
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(v_scale + key * V_SCALE_T));
+        const f32* const scales[2] = {k_scale + row.at(K_SCALE_B, K_SCALE_T),
+                                      v_scale + row.at(V_SCALE_B, V_SCALE_T)};
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(scales[0]));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(scales[1]));
 #endif
     }
     after_previous();
@@ -184,12 +189,12 @@ attention(const Element* q, const Row* k, const Row* v, SCALES Element* out, Sum
     const auto fetch = [&](Step& to, i32 step) {
 #pragma unroll
         for (int u = 0; u < UNDER_WAY; ++u) {
-            const i64 key = min(step + u * STRIDE, s.keys - 1);
-            to.keys[u] = eight(k + key * s.k[2], channel);
-            to.values[u] = eight(v + key * s.v[2], channel);
+            const KeyRow row = row_of_key(table, min(step + u * STRIDE, s.keys - 1));
+            to.keys[u] = eight(k + row.at(s.k[0], s.k[2]), channel);
+            to.values[u] = eight(v + row.at(s.v[0], s.v[2]), channel);
 #ifdef CODES
-            to.key_scales[u] = k_scale[key * K_SCALE_T];
-            to.value_scales[u] = v_scale[key * V_SCALE_T];
+            to.key_scales[u] = k_scale[row.at(K_SCALE_B, K_SCALE_T)];
+            to.value_scales[u] = v_scale[row.at(V_SCALE_B, V_SCALE_T)];
 #endif
         }
     };

@@ -12,12 +12,12 @@
 // each.
 //
 // Keys that are i8 are multiplied as such, with q in two digits. Other codes become f16, exactly.
-// The scale of a value multiplies its weight.
+// The scale of a value multiplies its weight. Rows may lie in pages (`pages.cuh`).
 //
 // `tickets` counts the blocks of each task that have ended. The last one sets it to zero again.
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    attention(const Element* q, const Row* k, const Row* v, SCALES Element* out, Sum* lse,
+    attention(const Element* q, const Row* k, const Row* v, SCALES PAGES Element* out, Sum* lse,
               AttentionShape s CAPTURES, f32* parts, u32* tickets) {
     extern __shared__ __align__(128) u8 memory[];
     __shared__ u32 ticket;
@@ -25,11 +25,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Place p = place_of(task, s);
     const i32 b = p.b, head = p.head;
     const i32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    k += b * s.k[0] + head * s.k[1];
-    v += b * s.v[0] + head * s.v[1];
+    const i64 sequence = PAGED ? 0 : b;
+    const i32* const table = PAGES_OF(b);
+    k += sequence * s.k[0] + head * s.k[1];
+    v += sequence * s.v[0] + head * s.v[1];
 #ifdef CODES
-    k_scale += b * K_SCALE_B + head * K_SCALE_H;
-    v_scale += b * V_SCALE_B + head * V_SCALE_H;
+    k_scale += sequence * K_SCALE_B + head * K_SCALE_H;
+    v_scale += sequence * V_SCALE_B + head * V_SCALE_H;
 #endif
     constexpr i32 STRIDE = SPLIT * WARPS * KEYS;
     const i32 first = (rank * WARPS + warp) * KEYS;
@@ -40,9 +42,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int i = 0; i < K_TILE; i += 32 * 128) {
             const i32 at = i + lane * 128, byte = at % ROW_BYTES;
-            const i64 key = min(first, last_start) + at / ROW_BYTES;
-            prefetch((const u8*)(k + key * s.k[2]) + byte);
-            prefetch((const u8*)(v + key * s.v[2]) + byte);
+            const KeyRow row = row_to_prefetch(table, min(first, last_start) + at / ROW_BYTES);
+            prefetch((const u8*)(k + row.at(s.k[0], s.k[2])) + byte);
+            prefetch((const u8*)(v + row.at(s.v[0], s.v[2])) + byte);
         }
     }
     after_previous();
@@ -71,38 +73,70 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     };
     const u32 ring = shared_of(memory) + warp * STAGES * STAGE;
     const i32 row = lane * 16 / ROW_BYTES, byte = lane * 16 % ROW_BYTES;
-    const u8* const k_from = (const u8*)(k + row * s.k[2]) + byte;
-    const u8* const v_from = (const u8*)(v + row * s.v[2]) + byte;
+    // Rows of a tile that follow each other, or each row that this lane copies.
+    struct Rows {
+        KeyRow of[LOOKUPS];
+    };
+    const auto rows_of = [&](i32 start) {
+        Rows rows;
+#pragma unroll
+        for (int i = 0; i < LOOKUPS; ++i) {
+            const i32 key = min(start, last_start) + (LOOKUPS == 1 ? 0 : row + i * PASS);
+            rows.of[i] = row_of_key(table, key);
+        }
+        return rows;
+    };
+    const i64 first_row = LOOKUPS == 1 ? row : 0;
+    const u8* const k_from = (const u8*)(k + first_row * s.k[2]) + byte;
+    const u8* const v_from = (const u8*)(v + first_row * s.v[2]) + byte;
     const i64 k_stride = s.k[2] * sizeof(Row), v_stride = s.v[2] * sizeof(Row);
-    const auto fetch = [&](i32 stage, i32 start) {
-        const i64 from = min(start, last_start);
+    const i64 k_page = s.k[0] * sizeof(Row), v_page = s.v[0] * sizeof(Row);
+    const auto fetch = [&](i32 stage, i32 start, const Rows& rows) {
+        const i32 from = min(start, last_start);
         const u32 to = ring + stage * STAGE;
-        const u8 *const k_here = k_from + from * k_stride, *const v_here = v_from + from * v_stride;
+        const u8* k_here = k_from + rows.of[0].at(k_page, k_stride);
+        const u8* v_here = v_from + rows.of[0].at(v_page, v_stride);
         const u32 k_to = to + row * ROW_BYTES, v_to = to + K_TILE + row * ROW_BYTES + byte;
         const u32 bytes[2] = {in_key(row, byte), in_key(row + 1, byte)};
 #pragma unroll
-        for (int i = 0; i < KEYS; i += PASS)
-            copy16(k_to + bytes[i % 2] + i * ROW_BYTES, k_here + i * k_stride);
+        for (int i = 0; i < KEYS; i += PASS) {
+            if (LOOKUPS > 1) k_here = k_from + rows.of[i / PASS % LOOKUPS].at(k_page, k_stride);
+            const i64 behind = LOOKUPS > 1 ? 0 : i;
+            copy16(k_to + bytes[i % 2] + i * ROW_BYTES, k_here + behind * k_stride);
+        }
 #pragma unroll
-        for (int i = 0; i < KEYS; i += PASS)
-            copy16(v_to + i * ROW_BYTES + i / GROUP * 32, v_here + i * v_stride);
+        for (int i = 0; i < KEYS; i += PASS) {
+            if (LOOKUPS > 1) v_here = v_from + rows.of[i / PASS % LOOKUPS].at(v_page, v_stride);
+            const i64 behind = LOOKUPS > 1 ? 0 : i;
+            copy16(v_to + i * ROW_BYTES + i / GROUP * 32, v_here + behind * v_stride);
+        }
 #ifdef CODES
 #pragma unroll
         for (int i = 0; i < KEYS; i += 32) {
             if (KEYS < 32 && lane >= KEYS) break;
             const u32 scales = to + SCALES_AT + 4 * (i + lane);
-            copy4(scales, k_scale + (from + i + lane) * K_SCALE_T);
-            copy4(scales + 4 * KEYS, v_scale + (from + i + lane) * V_SCALE_T);
+            const KeyRow own = LOOKUPS > 1 ? row_of_key(table, from + i + lane) : rows.of[0];
+            const i64 behind = LOOKUPS > 1 ? 0 : i + lane;
+            copy4(scales, k_scale + own.at(K_SCALE_B, K_SCALE_T) + behind * K_SCALE_T);
+            copy4(scales + 4 * KEYS, v_scale + own.at(V_SCALE_B, V_SCALE_T) + behind * V_SCALE_T);
         }
 #endif
     };
 
     // Tiles under way.
     i32 tiles[STAGES], next = seen_from(first);
+    Rows rows;
+    if (PAGES_AHEAD) rows = rows_of(next);
+    const auto fetch_next = [&](i32 stage) {
+        if (next >= s.keys) return;
+        fetch(stage, next, PAGES_AHEAD ? rows : rows_of(next));
+        next = seen_from(next + STRIDE);
+        if (PAGES_AHEAD) rows = rows_of(next);
+    };
 #pragma unroll
     for (int i = 0; i + 1 < STAGES; ++i) {
         tiles[i] = next;
-        if (next < s.keys) fetch(i, next), next = seen_from(next + STRIDE);
+        fetch_next(i);
         commit_copies();
     }
     Query asked;
@@ -134,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         // The place that the tile before this one left.
         const i32 behind = stage == 0 ? STAGES - 1 : stage - 1;
         tiles[STAGES - 1] = next;
-        if (next < s.keys) fetch(behind, next), next = seen_from(next + STRIDE);
+        fetch_next(behind);
         commit_copies();
         await_copies<STAGES - 1>();
         const u32 here = ring + stage * STAGE;

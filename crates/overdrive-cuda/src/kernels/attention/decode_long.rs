@@ -5,7 +5,7 @@
 use overdrive_ir::DType;
 use overdrive_ir::plan::{KernelCall, View};
 
-use super::cut::{Cut, four};
+use super::cut::{Cut, PAGES, four};
 use crate::compiler::Architecture;
 use crate::kernels::nest::ViewStart;
 
@@ -37,6 +37,8 @@ impl LongCut {
     const WARPS: usize = 8;
     /// Warps of a block while eight would leave multiprocessors without one.
     const WARPS_OF_FEW: usize = 4;
+    /// Fewest bits of a row: 16 bytes for each of four lanes.
+    const ROW_BITS: usize = 512;
     /// Tiles of a warp that are in shared memory together.
     const STAGES: usize = 2;
     /// Bytes of the keys of a tile, and fewest keys of one.
@@ -46,26 +48,21 @@ impl LongCut {
     /// Fewest tiles of a warp when blocks are more than the device holds at once.
     const TILES_OF_WAVES: usize = 8;
 
-    /// That of k and v as numbers; `None` where another kernel is better or this one has no form.
+    /// That of k and v as numbers in order; `None` where another kernel is better or this one has
+    /// no form.
     pub(super) fn of_numbers(call: &KernelCall, architecture: Architecture) -> Option<Self> {
+        // A tile of 64 queries reads keys once, which pays off if one head has many queries.
+        let queries = four(&call.operands[0])?[2];
+        Self::of_rows(call, architecture).filter(|cut| queries == 1 || cut.parts == 1)
+    }
+
+    /// That of k and v as codes, or in pages; `None` where this kernel has no form.
+    pub(super) fn of_rows(call: &KernelCall, architecture: Architecture) -> Option<Self> {
         let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
         let d = four(q)?[3];
         let fits = matches!(q.ty.dtype, DType::F16 | DType::BF16)
             && matches!(d, 32 | 64 | 128 | 256)
-            && four(v)?[3] == d
-            && [q, k, v].into_iter().all(is_dense);
-        // A tile of 64 queries reads keys once, which pays off if one head has many queries.
-        let queries = four(q)?[2];
-        let cut = Self::of(call, architecture)?;
-        (fits && (queries == 1 || cut.parts == 1)).then_some(cut)
-    }
-
-    /// That of k and v as codes; `None` where this kernel has no form.
-    pub(super) fn of_codes(call: &KernelCall, architecture: Architecture) -> Option<Self> {
-        let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
-        let d = four(q)?[3];
-        let fits = matches!(q.ty.dtype, DType::F16 | DType::BF16)
-            && matches!(d, 64 | 128 | 256)
+            && d * k.ty.dtype.bits() >= Self::ROW_BITS
             && four(v)?[3] == d
             && [q, k, v].into_iter().all(is_dense);
         fits.then(|| Self::of(call, architecture)).flatten()
@@ -142,14 +139,15 @@ impl LongCut {
         if self.split == 1 { 0 } else { 4 * self.tasks }
     }
 
-    /// The kernel's text. `codes` has the definitions of codes, if keys and values are those.
-    pub(super) fn text(self, codes: &str) -> String {
+    /// The kernel's text. `kept` has the definitions of codes and of pages, if there are any.
+    pub(super) fn text(self, kept: &str) -> String {
         let Self { rows, parts, split, warps, .. } = self;
         let stages = Self::STAGES;
         format!(
-            "{codes}constexpr int ROWS = {rows}, PARTS = {parts}, SPLIT = {split};\n\
+            "{kept}constexpr int ROWS = {rows}, PARTS = {parts}, SPLIT = {split};\n\
              constexpr int WARPS = {warps}, STAGES = {stages};\n"
-        ) + include_str!("decode_long_tiles.cuh")
+        ) + PAGES
+            + include_str!("decode_long_tiles.cuh")
             + include_str!("decode_long_merge.cuh")
             + include_str!("decode_long.cu")
     }

@@ -47,6 +47,14 @@ constexpr int PART = (ROWS * (D + 2) + 3) / 4 * 4;
 // Copies of 512 bytes: rows of one copy of a warp.
 constexpr int PASS = 512 / ROW_BYTES;
 static_assert(PASS >= 1 && GROUP % PASS == 0 && K_VECTORS >= 1);
+// Numbers of pages that a lane reads for a tile: one if a tile lies in a page.
+#ifdef PAGE
+constexpr int LOOKUPS = PAGE % KEYS == 0 ? 1 : KEYS / PASS;
+#else
+constexpr int LOOKUPS = 1;
+#endif
+// Numbers are read a tile ahead of copies, so that these need not wait, as far as registers last.
+constexpr bool PAGES_AHEAD = PAGED && D < 256;
 
 // Place of a byte of a key's row. Odd rows swap the halves of 128 bytes, so that the lanes of a
 // read are on banks of their own.
