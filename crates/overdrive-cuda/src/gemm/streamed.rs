@@ -1,8 +1,9 @@
 //! Our kernel for products of few rows that stream their weights (a decoder's step). This file says
 //! which products it takes, and launches it. `kernels/streamed.cu` says how it works.
 //!
-//! Invariant: two blocks take half of a multiprocessor at most, so that the next layer's weights
-//! are on their way while this one finishes. Rows of x that are longer take all of it.
+//! Invariant: a multiprocessor has one block, which takes half of it at most. So the next launch's
+//! weights are on their way while this one finishes, and each of its blocks has a place. Rows of x
+//! that are longer take all of it.
 
 use super::base::Base;
 use super::bunch::FewRows;
@@ -26,45 +27,75 @@ use std::sync::Arc;
 const ROWS: usize = 4;
 /// Threads of a block.
 pub(super) const THREADS: usize = 256;
+/// Warps of a block.
+const WARPS: usize = THREADS / 32;
 /// Bytes of a lane's copy.
 const UNIT_BYTES: usize = 16;
-/// Most such copies of a lane for a piece.
-const MOST_EACH: usize = 4;
-/// Most pieces of a warp under way.
-const MOST_STAGES: usize = 4;
-/// Blocks of this kernel on a multiprocessor, of one launch.
-const BLOCKS: usize = 2;
+/// Most stages of a warp under way.
+const MOST_STAGES: usize = 8;
+/// Units of a lane in a stage, about: rows of a stage share the fold of their sums.
+const UNITS_OF_STAGE: usize = 4;
+/// Stages until warps share their sums.
+const TURNS: usize = 8;
+/// Most elements of x that a lane holds in registers.
+const HELD: usize = 64;
 /// Shared memory of a multiprocessor for blocks, less what each block takes beside its own.
 const SHARED_BYTES: usize = 224 << 10;
 
 /// How a launch is cut.
 #[derive(Copy, Clone, Debug)]
 struct Cut {
-    /// Copies of a lane for a piece.
+    /// Warps that share a row of weights.
+    slices: usize,
+    /// Units of a lane in a row.
     each: usize,
-    /// Pieces of a warp under way.
+    /// Outputs of a stage.
+    outputs: usize,
+    /// Rows of weights of an output.
+    parts: usize,
+    /// Stages of a warp under way.
     stages: usize,
     /// Launches whose blocks a multiprocessor takes at a time.
     launches: usize,
-    /// Bytes of x, in whole lines.
-    row_bytes: usize,
+    /// Bytes of x, in whole lines, and of the sums that warps share.
+    bytes: [usize; 2],
 }
 
 impl Cut {
-    /// `None` if x leaves no room for weights.
-    fn new(call: &GemmCall) -> Option<Self> {
+    /// That of outputs that have a row of weights in each of so many products; `None` if x leaves
+    /// no room for weights.
+    fn new(call: &GemmCall, parts: usize) -> Option<Self> {
         let row = call.k * call.rhs.dtype.bits() / 8;
-        let each = row.div_ceil(32 * UNIT_BYTES).clamp(1, MOST_EACH);
+        // Vectors of a warp in a row, and those of lanes that have something to do.
+        let vectors = row.div_ceil(32 * UNIT_BYTES);
+        let each = |slices: usize| vectors.div_ceil(slices);
+        // As many warps as waste an eighth at most, which hold least of x each. One wastes nothing.
+        let fits = |slices: &usize| 8 * (slices * each(*slices) - vectors) <= vectors;
+        let slices = [WARPS, WARPS / 2, WARPS / 4, 1].into_iter().find(fits)?;
+        let each = each(slices);
+        let outputs = (UNITS_OF_STAGE / (each * parts)).max(1);
         let row_bytes = (call.m * row).next_multiple_of(128);
+        let sums = (outputs * parts).next_power_of_two() * call.m.next_power_of_two();
+        let folded = 2 * WARPS * TURNS * sums * 4;
+        let stage = outputs * parts * each * UNIT_BYTES * THREADS;
         [2, 1].into_iter().find_map(|launches| {
-            let room = (SHARED_BYTES / (launches * BLOCKS)).checked_sub(row_bytes)?;
-            let stages = (room / (each * UNIT_BYTES * THREADS)).min(MOST_STAGES);
-            (stages >= 2).then_some(Self { each, stages, launches, row_bytes })
+            let room = (SHARED_BYTES / launches).checked_sub(row_bytes + folded)?;
+            let stages = (room / stage).min(MOST_STAGES);
+            let bytes = [row_bytes, folded];
+            let cut = Self { slices, each, outputs, parts, stages, launches, bytes };
+            (stages >= 2 && sums <= 32).then_some(cut)
         })
     }
 
+    /// That of the products of a launch.
+    fn of(work: FewRows<'_>) -> Option<Self> {
+        let parts = work.tiles.iter().map(Vec::len).max()?;
+        Self::new(&work.tiles[0][0], parts)
+    }
+
     fn shared_bytes(&self) -> usize {
-        self.row_bytes + self.stages * self.each * UNIT_BYTES * THREADS
+        let stage = self.outputs * self.parts * self.each * UNIT_BYTES * THREADS;
+        self.bytes.iter().sum::<usize>() + self.stages * stage
     }
 }
 
@@ -89,7 +120,7 @@ pub(super) fn applies(call: &GemmCall) -> bool {
         && (call.k * right.dtype.bits() / 8).is_multiple_of(UNIT_BYTES)
         && call.k > 0
         && is_printable(&call.epilogue.0)
-        && Cut::new(call).is_some()
+        && Cut::new(call, 1).is_some()
 }
 
 /// The source of the kernel for products that it takes. `asks` are the addresses of the loop that
@@ -100,15 +131,22 @@ pub(super) fn source(
     asks: &[(usize, usize)],
 ) -> Option<KernelSource> {
     let call = &work.tiles[0][0];
-    let cut = Cut::new(call).filter(|_| work.calls().all(applies))?;
+    let cut = Cut::of(work).filter(|_| work.calls().all(applies))?;
+    let unit = UNIT_BYTES * 8 / call.rhs.dtype.bits();
+    let is_held = cut.each * unit * call.m <= HELD;
     let mut defines = epilogue::defines(call, sums(call));
     defines.retain(|(name, _)| *name != "N");
     defines.extend([
         ("THREADS", THREADS.to_string()),
-        ("BESIDE", (BLOCKS * cut.launches).to_string()),
-        ("STAGES", cut.stages.to_string()),
+        ("BESIDE", cut.launches.to_string()),
+        ("SLICES", cut.slices.to_string()),
         ("EACH", cut.each.to_string()),
-        ("ROW_BYTES", cut.row_bytes.to_string()),
+        ("OUTPUTS", cut.outputs.to_string()),
+        ("PARTS", cut.parts.to_string()),
+        ("STAGES", cut.stages.to_string()),
+        ("TURNS", TURNS.to_string()),
+        ("HELD", u8::from(is_held).to_string()),
+        ("ROW_BYTES", cut.bytes[0].to_string()),
         ("GROUPS", groups(work).to_string()),
         ("LEAD", u8::from(work.lead.is_some()).to_string()),
         ("SETTLED", u8::from(weights == WeightWrites::Settled).to_string()),
@@ -183,10 +221,10 @@ pub(super) fn compile_parts(
     let writes = if settled { WeightWrites::Settled } else { WeightWrites::Moving };
     let asks = led::asks(site, work.lead);
     let Some(source) = source(work, writes, &asks) else { return Ok(None) };
-    let cut = Cut::new(call).expect("the source was printed by it");
-    let most = BLOCKS * site.device.properties().multiprocessors as usize;
+    let cut = Cut::of(work).expect("the source was printed by it");
+    let most = site.device.properties().multiprocessors as usize;
     let config = LaunchConfig {
-        grid_dim: (groups(work).div_ceil(THREADS / 32).min(most) as u32, 1, 1),
+        grid_dim: (groups(work).min(most) as u32, 1, 1),
         block_dim: (THREADS as u32, 1, 1),
         shared_mem_bytes: cut.shared_bytes() as u32,
     };
