@@ -2,10 +2,10 @@
 // lane has the same units of each row, so that it holds those of x in registers.
 //
 // Such a product is as fast as memory. If x were read from shared memory beside each weight, it
-// would take as much of that memory's bandwidth as the weights. Each warp keeps rows under way in a ring of its
-// own. A lane reads only what it has copied itself, so no thread waits for another before sums are
-// folded. The first rows set out while the kernels before this one still run. The ring goes on from
-// turn to turn, so it is never empty before the last.
+// would take as much of that memory's bandwidth as the weights. Each warp keeps rows under way in a
+// ring of its own. A lane reads only what it has copied itself, so no thread waits for another
+// before sums are folded. The first rows set out while the kernels before this one still run. The
+// ring goes on from turn to turn, so it is never empty before the last.
 //
 // Several products of one x are parts of one grid, one behind the other. An output may have rows of
 // two of them (a gate and the product that it gates). One thread stores one after the other, and
