@@ -1,9 +1,8 @@
 //! Our kernel for products of few rows that stream their weights (a decoder's step). This file says
 //! which products it takes, and launches it. `kernels/streamed.cu` says how it works.
 //!
-//! Invariant: a multiprocessor has one block, which takes half of it at most. So the next launch's
-//! weights are on their way while this one finishes, and each of its blocks has a place. Rows of x
-//! that are longer take all of it.
+//! Invariant: a multiprocessor has one block, which takes half of Hopper's at most. So the next
+//! launch's weights are on their way while this one finishes, and each of its blocks has a place.
 
 use super::base::Base;
 use super::bunch::FewRows;
@@ -39,8 +38,10 @@ const UNITS_OF_STAGE: usize = 4;
 const TURNS: usize = 8;
 /// Most elements of x that a lane holds in registers.
 const HELD: usize = 64;
-/// Shared memory of a multiprocessor for blocks, less what each block takes beside its own.
-const SHARED_BYTES: usize = 224 << 10;
+/// Most shared memory of a block, which every architecture has. Hopper has room for two.
+const SHARED_BYTES: usize = 99 << 10;
+/// Launches whose blocks a multiprocessor takes at a time.
+const LAUNCHES: usize = 2;
 
 /// How a launch is cut.
 #[derive(Copy, Clone, Debug)]
@@ -55,8 +56,6 @@ struct Cut {
     parts: usize,
     /// Stages of a warp under way.
     stages: usize,
-    /// Launches whose blocks a multiprocessor takes at a time.
-    launches: usize,
     /// Bytes of x, in whole lines, and of the sums that warps share.
     bytes: [usize; 2],
 }
@@ -78,13 +77,10 @@ impl Cut {
         let sums = (outputs * parts).next_power_of_two() * call.m.next_power_of_two();
         let folded = 2 * WARPS * TURNS * sums * 4;
         let stage = outputs * parts * each * UNIT_BYTES * THREADS;
-        [2, 1].into_iter().find_map(|launches| {
-            let room = (SHARED_BYTES / launches).checked_sub(row_bytes + folded)?;
-            let stages = (room / stage).min(MOST_STAGES);
-            let bytes = [row_bytes, folded];
-            let cut = Self { slices, each, outputs, parts, stages, launches, bytes };
-            (stages >= 2 && sums <= 32).then_some(cut)
-        })
+        let stages = (SHARED_BYTES.checked_sub(row_bytes + folded)? / stage).min(MOST_STAGES);
+        let bytes = [row_bytes, folded];
+        let cut = Self { slices, each, outputs, parts, stages, bytes };
+        (stages >= 2 && sums <= 32).then_some(cut)
     }
 
     /// That of the products of a launch.
@@ -138,7 +134,7 @@ pub(super) fn source(
     defines.retain(|(name, _)| *name != "N");
     defines.extend([
         ("THREADS", THREADS.to_string()),
-        ("BESIDE", cut.launches.to_string()),
+        ("BESIDE", LAUNCHES.to_string()),
         ("SLICES", cut.slices.to_string()),
         ("EACH", cut.each.to_string()),
         ("OUTPUTS", cut.outputs.to_string()),
