@@ -476,7 +476,7 @@ pub(crate) struct Generate {
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: Option<u32>,
     /// Keeps keys and values in pages of N tokens, of which a text has only those that it has
-    /// reached. Saves memory where lengths differ; a step takes longer, since it copies them
+    /// reached. Saves memory where lengths differ; a step takes a little longer
     #[arg(long, value_name = "N", conflicts_with_all = ["prompt", "judge"],
         value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub page_size: Option<u32>,

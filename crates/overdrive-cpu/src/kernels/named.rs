@@ -17,6 +17,7 @@ pub(crate) const KERNELS: &[NamedKernel] = &[
     attention::KERNEL,
     attention::GRAD,
     attention::CODED,
+    attention::PAGED,
     unpack::KERNEL,
     dynamic_slice::SLICE,
     dynamic_slice::UPDATE,

@@ -22,6 +22,7 @@ mod models;
 mod offload;
 mod ops;
 mod orders;
+mod paged_attention;
 mod products;
 mod quantized;
 mod quantized_attention;

@@ -2,8 +2,8 @@
 //!
 //! Each other rank has a member of a meeting here, and three threads. One receives from the rank,
 //! one takes part for it, one sends to it. Another thread tells all ranks of a fault. Invariant:
-//! rank 0 outlives what it has to tell. It ends only after the others have, or a few seconds after
-//! a fault.
+//! rank 0 outlives what it has to tell. It ends only after the others have and all is sent, or a
+//! few seconds after a fault.
 
 use super::alive::{Alive, BEAT, silent};
 use crate::frame::{Frame, Greeting, MODEST, shown};
@@ -11,8 +11,8 @@ use crate::meeting::{Meeting, Member, News};
 use overdrive_ir::{Communicator, Exchange, Mesh, RankError};
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -142,25 +142,32 @@ fn twice(ranks: &[Option<TcpStream>], rank: usize) -> Option<RankError> {
 pub(super) struct First {
     member: Arc<Member>,
     patience: Duration,
+    /// Closed once nobody sends any more.
+    sending: Mutex<Receiver<Never>>,
 }
+
+/// Nothing is said through such a channel: its end is the news.
+enum Never {}
 
 impl First {
     /// Serves the ranks behind these streams, from rank 1 on.
     pub(super) fn new(mesh: &Mesh, streams: Vec<TcpStream>, patience: Duration) -> Self {
         let mut members = Meeting::of(mesh, patience).into_iter().map(Arc::new);
         let member = members.next().expect("a mesh has a rank");
+        let (sends, sending) = channel();
         let mut outboxes = vec![];
         for (member, stream) in members.zip(streams) {
-            outboxes.push(serve(member, stream));
+            outboxes.push(serve(member, stream, sends.clone()));
         }
         let meeting = Arc::clone(member.meeting());
         thread::spawn(move || tell(&meeting, &outboxes));
-        Self { member, patience }
+        Self { member, patience, sending: Mutex::new(sending) }
     }
 }
 
-/// Takes part for one rank. Returns the sender of frames to that rank.
-fn serve(member: Arc<Member>, stream: TcpStream) -> Sender<Vec<u8>> {
+/// Takes part for one rank. Returns the sender of frames to that rank, and keeps `sends` while
+/// there may be some.
+fn serve(member: Arc<Member>, stream: TcpStream, sends: Sender<Never>) -> Sender<Vec<u8>> {
     let stream = Arc::new(stream);
     let (outbox, to_send) = channel::<Vec<u8>>();
     let (requests, to_do) = channel();
@@ -186,6 +193,7 @@ fn serve(member: Arc<Member>, stream: TcpStream) -> Sender<Vec<u8>> {
             }
         }
         let _ = stream.shutdown(Shutdown::Both);
+        drop(sends);
     });
     outbox
 }
@@ -289,7 +297,11 @@ impl Drop for First {
             self.member.ended();
             let meeting = self.member.meeting();
             meeting.end();
+            let deadline = Instant::now() + ENDING;
             meeting.wait_for_others_to_end(0, ENDING);
+            // A rank that is not heard may hear: it is told which one that is.
+            let sending = self.sending.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let _ = sending.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         }
     }
 }

@@ -11,7 +11,7 @@ use overdrive_ir::plan::{KernelCall, KernelOp};
 use overdrive_ir::{DType, OpRef, Plan};
 
 use super::dropout::Dropping;
-use super::few::{FewQueries, are_few};
+use super::few::{FewQueries, Kept, are_few};
 use super::function::Functions;
 use super::head_rows::HeadRows;
 use super::reach::{Reach, SKIPPED_KEYS, block_of, skipped_queries};
@@ -48,11 +48,12 @@ fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnabl
         return Err(Unsupported::new("attention over views that run backwards has no kernel"));
     }
     let attention = op.downcast::<Attention>().expect("the table is by name");
-    let (is_few, how) = (are_few(attention, call), (attention, false));
+    let is_few = are_few(attention, call);
+    let kept = || Kept { call: call.clone(), has_scales: false, pages: None };
     Ok(match call.operands[0].ty.dtype {
-        DType::F32 if is_few => Box::new(FewQueries::<f32>::new(plan, call, how)?),
-        DType::F16 if is_few => Box::new(FewQueries::<f16>::new(plan, call, how)?),
-        DType::BF16 if is_few => Box::new(FewQueries::<bf16>::new(plan, call, how)?),
+        DType::F32 if is_few => Box::new(FewQueries::<f32>::new(plan, kept(), attention)?),
+        DType::F16 if is_few => Box::new(FewQueries::<f16>::new(plan, kept(), attention)?),
+        DType::BF16 if is_few => Box::new(FewQueries::<bf16>::new(plan, kept(), attention)?),
         DType::F64 => Box::new(CompiledAttention::<f64>::new(plan, call, attention)?),
         DType::F32 => Box::new(CompiledAttention::<f32>::new(plan, call, attention)?),
         DType::F16 => Box::new(CompiledAttention::<f16>::new(plan, call, attention)?),

@@ -2,11 +2,13 @@
 //!
 //! A tile has a panel of queries, of which these would fill a column or two, and packs its keys.
 //! Here products are dot products with rows as they lie (`row_passes`), which are read once for all
-//! queries that share them. Codes are widened in registers; no row is stored as numbers. Invariant:
-//! beyond operands and results memory is O(block), whatever the length.
+//! queries that share them. Codes are widened in registers; no row is stored as numbers. Rows in
+//! pages are read there. Invariant: beyond operands and results memory is O(block), whatever the
+//! length.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::f64::consts::{LN_2, LOG2_E};
+use std::ops::Range;
 
 use overdrive_ir::Plan;
 use overdrive_ir::ops::Attention;
@@ -27,7 +29,7 @@ use crate::threads::{Pool, ScratchParts, Worker};
 
 /// Queries of a sequence that are few: of six, tiles are as fast (`cargo bench --bench attention --
 /// 1 few`, AVX-512, 512 to 16,384 keys).
-const FEW: usize = 5;
+pub(super) const FEW: usize = 5;
 /// Keys of a block: their codes, of 128 channels, fill the first-level cache.
 const BLOCK: usize = 256;
 /// Queries that share the keys of a task, at most.
@@ -41,6 +43,7 @@ pub(super) struct FewQueries<T> {
     q: Strided,
     /// k and v, each with its scales where it has codes.
     rows: [(Strided, Option<Strided>); 2],
+    pages: Option<Pages>,
     out: Option<Strided>,
     lse: Option<Strided>,
     reach: Reach,
@@ -51,6 +54,44 @@ pub(super) struct FewQueries<T> {
     factor: f32,
     passes: RowPasses,
     number: std::marker::PhantomData<T>,
+}
+
+/// Attention as a call over keys and values in order, with what says how they lie.
+pub(super) struct Kept {
+    pub(super) call: KernelCall,
+    /// Whether the scales of k and v follow v.
+    pub(super) has_scales: bool,
+    /// If k, v and their scales are pools: the first stride of each is that of pages.
+    pub(super) pages: Option<Pages>,
+}
+
+/// The pages of sequences in a pool.
+#[derive(Debug)]
+pub(super) struct Pages {
+    /// Numbers of pages `[B, n]`.
+    pub(super) numbers: Strided,
+    /// Pages of the pool.
+    pub(super) pool: usize,
+    /// Tokens of a page.
+    pub(super) size: usize,
+}
+
+impl Pages {
+    /// The page of a sequence that a key is in.
+    fn page(&self, [sequence, key]: [usize; 2], slots: &SlotTable) -> usize {
+        let at = [sequence, key / self.size];
+        let offset: i64 = at.iter().zip(&self.numbers.strides).map(|(&i, &s)| i as i64 * s).sum();
+        let number = self.numbers.get(slots).cast::<i32>().wrapping_offset(offset as isize);
+        // SAFETY: the sequence has a page for each of its keys.
+        let number = unsafe { *number };
+        (number.max(0) as usize).min(self.pool - 1)
+    }
+}
+
+/// Keys of a block whose rows follow each other: their places in it, and the rows of k and v.
+struct Run {
+    places: Range<usize>,
+    rows: [Rows; 2],
 }
 
 /// Queries of one sequence that share a key head: a part of all that do.
@@ -71,12 +112,8 @@ pub(super) fn are_few(attention: &Attention, call: &KernelCall) -> bool {
 }
 
 impl<T: Narrow + Widen<f32> + Element<Acc = f32>> FewQueries<T> {
-    /// The operands behind q, k and v are the scales of k and v, if there are any, and captures.
-    pub(super) fn new(
-        plan: &Plan,
-        call: &KernelCall,
-        (attention, has_scales): (&Attention, bool),
-    ) -> Result<Self, Unsupported> {
+    pub(super) fn new(plan: &Plan, kept: Kept, attention: &Attention) -> Result<Self, Unsupported> {
+        let Kept { call, has_scales, pages } = kept;
         let [q, k, v] = [0, 1, 2].map(|i| Strided::new(&call.operands[i]));
         let scales = [3, 4].map(|i| has_scales.then(|| Strided::new(&call.operands[i])));
         let captures = &call.operands[if has_scales { 5 } else { 3 }..];
@@ -105,10 +142,10 @@ impl<T: Narrow + Widen<f32> + Element<Acc = f32>> FewQueries<T> {
         let [k_scale, v_scale] = scales;
         let rows = [(k, k_scale), (v, v_scale)];
         let (factor, number) = (factor as f32, std::marker::PhantomData);
-        Ok(Self { q, rows, out, lse, reach, group, functions, factor, passes, number })
+        Ok(Self { q, rows, pages, out, lse, reach, group, functions, factor, passes, number })
     }
 
-    /// Rows of k (0) or v (1) of a key head.
+    /// Rows of k (0) or v (1) of a key head: of a sequence, or of a page.
     fn rows(&self, which: usize, [b, head]: [usize; 2], slots: &SlotTable) -> Rows {
         let at = |place: &Strided| {
             let offset = b as i64 * place.strides[0] + head as i64 * place.strides[1];
@@ -124,12 +161,35 @@ impl<T: Narrow + Widen<f32> + Element<Acc = f32>> FewQueries<T> {
         }
     }
 
+    /// Appends the runs of a block of keys.
+    fn find(
+        &self,
+        [b, head]: [usize; 2],
+        block: Range<usize>,
+        (runs, slots): (&mut Vec<Run>, &SlotTable),
+    ) {
+        let mut key = block.start;
+        while key < block.end {
+            let (matrix, row, end) = match &self.pages {
+                None => ([b, head], key, block.end),
+                Some(pages) => {
+                    let row = key % pages.size;
+                    let end = (key - row + pages.size).min(block.end);
+                    ([pages.page([b, key], slots), head], row, end)
+                }
+            };
+            let rows = [0, 1].map(|which| self.rows(which, matrix, slots).from(row));
+            runs.push(Run { places: key - block.start..end - block.start, rows });
+            key = end;
+        }
+    }
+
     fn task(&self, shared: &Shared, worker: &mut Worker<'_>, slots: &SlotTable) {
         let &Shared { batch: b, head, first, count } = shared;
-        let [keys, values] = [0, 1].map(|which| self.rows(which, [b, head], slots));
+        let [keys, values] = [0, 1].map(|which| self.rows[which].0.sizes[3]);
         let placed = worker.scratch.place(ScratchParts::new([
-            ("queries", 4 * count * keys.channels),
-            ("outputs", 4 * count * values.channels),
+            ("queries", 4 * count * keys),
+            ("outputs", 4 * count * values),
             ("scores", 4 * BLOCK),
             ("visibility", if self.functions.has_mask() { BLOCK } else { 0 }),
             ("score and mask functions", self.functions.scratch_bytes()),
@@ -144,16 +204,18 @@ impl<T: Narrow + Widen<f32> + Element<Acc = f32>> FewQueries<T> {
         // q, k, v and their scales. They have as many rows and channels as their views say. q and
         // the results have the queries.
         unsafe {
-            let queries = std::slice::from_raw_parts_mut(queries, count * keys.channels);
-            let sums = std::slice::from_raw_parts_mut(sums, count * values.channels);
+            let queries = std::slice::from_raw_parts_mut(queries, count * keys);
+            let sums = std::slice::from_raw_parts_mut(sums, count * values);
             sums.fill(0.0);
-            for (at, query) in all.clone().zip(queries.chunks_exact_mut(keys.channels.max(1))) {
+            for (at, query) in all.clone().zip(queries.chunks_exact_mut(keys.max(1))) {
                 let from = element::<T>(&self.q, place(at), slots);
                 T::widen(std::slice::from_raw_parts(from, query.len()), query);
             }
             let last = all.clone().map(|at| self.reach.visible(place(at)[2] + 1)).max();
-            for key in (0..last.unwrap_or(0)).step_by(BLOCK) {
-                let rows = (keys.from(key), values.from(key));
+            let (last, mut runs) = (last.unwrap_or(0), vec![]);
+            for key in (0..last).step_by(BLOCK) {
+                runs.clear();
+                self.find([b, head], key..last.min(key + BLOCK), (&mut runs, slots));
                 for at in all.clone() {
                     let (one, [b, h, i]) = (at - first, place(at));
                     let seen = self.reach.visible(i + 1).saturating_sub(key).min(BLOCK);
@@ -168,19 +230,31 @@ impl<T: Narrow + Widen<f32> + Element<Acc = f32>> FewQueries<T> {
                     if visibility == Visible::None {
                         continue;
                     }
-                    let query = &queries[one * keys.channels..][..keys.channels];
-                    let sums = &mut sums[one * values.channels..][..values.channels];
-                    self.passes.products(&rows.0, query, scores);
+                    let query = &queries[one * keys..][..keys];
+                    let sums = &mut sums[one * values..][..values];
+                    let runs = || {
+                        let some = runs.iter().take_while(|run| run.places.start < seen);
+                        some.map(|run| (run.places.start..run.places.end.min(seen), run.rows))
+                    };
+                    for (places, [keys, _]) in runs() {
+                        self.passes.products(&keys, query, &mut scores[places]);
+                    }
                     let written = (&mut *scores, std::ptr::null_mut());
                     self.functions.score(written, position, slots, functions);
                     let visible = (visibility == Visible::Some).then_some(&*visible);
                     let weighing = &mut states[one];
-                    self.passes.weigh(weighing, &rows.1, scores, visible);
-                    self.passes.sum(&rows.1, (scores, weighing.shrink), sums);
+                    self.passes.weigh(weighing, scores, visible);
+                    let mut shrink = weighing.shrink;
+                    for (places, [_, values]) in runs() {
+                        let weights = &mut scores[places];
+                        values.scale_each(weights);
+                        self.passes.sum(&values, (weights, shrink), sums);
+                        shrink = 1.0;
+                    }
                 }
             }
             for (at, weighing) in all.zip(&states) {
-                let sums = &mut sums[(at - first) * values.channels..][..values.channels];
+                let sums = &mut sums[(at - first) * values..][..values];
                 let inverse = if weighing.sum == 0.0 { 0.0 } else { weighing.sum.recip() };
                 if let Some(lse) = &self.lse {
                     *element(lse, place(at), slots) = if weighing.sum == 0.0 {

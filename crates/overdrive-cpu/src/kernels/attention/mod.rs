@@ -10,8 +10,8 @@
 //! functions run over the scores of a panel as fused loops do (`function`). `task` is one tile,
 //! `call` the compiled step, `dropout` what is drawn of the weights. The gradients are `grad`,
 //! `grad_shape`, `grad_task`, `slope` and `captures`. Few queries have no tiles (`few`). Keys and
-//! values that are codes have `coded`. `threshold` skips tiles whose scores are far below the
-//! largest.
+//! values that are codes or lie in pages have `kept`. `threshold` skips tiles whose scores are far
+//! below the largest.
 //!
 //! Sources: Dao et al., FlashAttention, arXiv:2205.14135; Milakov and Gimelshein, "Online
 //! normalizer calculation for softmax", arXiv:1805.02867. Invariant: beyond operands and results
@@ -21,7 +21,6 @@
 
 mod call;
 mod captures;
-mod coded;
 mod dropout;
 mod few;
 mod function;
@@ -29,6 +28,7 @@ mod grad;
 mod grad_shape;
 mod grad_task;
 mod head_rows;
+mod kept;
 mod reach;
 mod results;
 mod row_passes;
@@ -41,5 +41,5 @@ mod visible;
 mod weigh;
 
 pub(crate) use call::KERNEL;
-pub(crate) use coded::KERNEL as CODED;
 pub(crate) use grad::KERNEL as GRAD;
+pub(crate) use kept::{CODED, PAGED};

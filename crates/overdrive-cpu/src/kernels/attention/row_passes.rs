@@ -33,6 +33,20 @@ pub(super) struct Rows {
 }
 
 impl Rows {
+    /// Multiplies a number of each row by the row's scale.
+    ///
+    /// # Safety
+    /// There are as many rows as numbers, and nobody writes their scales meanwhile.
+    pub(super) unsafe fn scale_each(&self, numbers: &mut [f32]) {
+        if self.scales.is_none() {
+            return;
+        }
+        for (row, number) in numbers.iter_mut().enumerate() {
+            // SAFETY: the row exists.
+            *number *= unsafe { self.scale(row) };
+        }
+    }
+
     /// The rows from one on.
     pub(super) fn from(self, row: usize) -> Self {
         let start = self.start.wrapping_add(row * self.row);
@@ -121,21 +135,19 @@ impl RowPasses {
         unsafe { run(self.products, scores.len(), dst, src) }
     }
 
-    /// Makes scores weights times the scales of their values, and moves the softmax on. Keys that
-    /// are not visible weigh 0.
+    /// Makes scores weights, and moves the softmax on. Keys that are not visible weigh 0.
     ///
     /// # Safety
-    /// There are as many values as scores, and as many bytes of visibility.
+    /// There are as many bytes of visibility as scores.
     pub(super) unsafe fn weigh(
         &self,
         weighing: &mut Weighing,
-        values: &Rows,
         scores: &mut [f32],
         visible: Option<&[u8]>,
     ) {
         let visible = visible.map_or(std::ptr::null(), <[u8]>::as_ptr);
         let state = std::ptr::from_mut(weighing).cast_const().cast();
-        let src = [state, std::ptr::from_ref(values).cast(), visible];
+        let src = [state, visible, std::ptr::null()];
         // SAFETY: the operands are those of `Weigh`; the CPU has the instructions.
         unsafe { run(self.weigh, scores.len(), scores.as_mut_ptr().cast(), src) }
     }
@@ -257,12 +269,12 @@ struct Weigh;
 impl LaneKernel for Weigh {
     #[inline(always)]
     unsafe fn run<I: Isa>(keys: usize, o: &Operands) {
-        // SAFETY: source 0 is a `Weighing` that nobody else refers to, and source 1 the rows.
-        // Source 2 is null or a byte for each key. The destination has a score for each key.
-        let (state, rows, visible, scores) = unsafe {
+        // SAFETY: source 0 is a `Weighing` that nobody else refers to. Source 1 is null or a byte
+        // for each key. The destination has a score for each key.
+        let (state, visible, scores) = unsafe {
             let state = &mut *o.src[0].cast_mut().cast::<Weighing>();
-            let visible = (!o.src[2].is_null()).then(|| o.src::<u8>(2, keys));
-            (state, &*o.src[1].cast::<Rows>(), visible, o.dst::<f32>(keys))
+            let visible = (!o.src[1].is_null()).then(|| o.src::<u8>(1, keys));
+            (state, visible, o.dst::<f32>(keys))
         };
         scores.iter_mut().for_each(|score| *score *= state.factor);
         if let Some(visible) = visible {
@@ -297,13 +309,6 @@ impl LaneKernel for Weigh {
         state.shrink = exp2_normal::<I>(state.max - shift);
         state.sum = state.sum * state.shrink + sum;
         state.max = max;
-        if rows.scales.is_none() {
-            return;
-        }
-        for (key, weight) in scores.iter_mut().enumerate() {
-            // SAFETY: there are as many rows as scores.
-            *weight *= unsafe { rows.scale(key) };
-        }
     }
 }
 

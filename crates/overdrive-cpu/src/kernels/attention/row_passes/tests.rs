@@ -59,7 +59,8 @@ fn every_instruction_set_computes_what_the_definition_says() {
                 // SAFETY: the block has its rows.
                 unsafe {
                     passes.products(&rows, &query, &mut scores);
-                    passes.weigh(&mut weighing, &rows, &mut scores, Some(&visible[block]));
+                    passes.weigh(&mut weighing, &mut scores, Some(&visible[block]));
+                    rows.scale_each(&mut scores);
                     passes.sum(&rows, (&scores, weighing.shrink), &mut sums);
                 }
             }
@@ -87,13 +88,11 @@ fn numbers_of_16_bits_are_widened_exactly() {
 /// A block of which nothing is visible, first and later.
 #[test]
 fn hidden_blocks_change_nothing() {
-    let (codes, _, scales) = given(DType::I8);
-    let rows = rows_of(DType::I8, &codes, &scales);
     let passes = RowPasses::of(DType::I8).unwrap();
     let (mut weighing, hidden) = (Weighing::new(1.0), [0; 3]);
     let mut weigh = |scores: &mut [f32; 3], visible: &[u8]| {
-        // SAFETY: there are more rows than scores.
-        unsafe { passes.weigh(&mut weighing, &rows, scores, Some(visible)) };
+        // SAFETY: there is a byte of visibility for each score.
+        unsafe { passes.weigh(&mut weighing, scores, Some(visible)) };
         [weighing.max, weighing.sum]
     };
     assert_eq!(weigh(&mut [1.0; 3], &hidden), [f32::NEG_INFINITY, 0.0]);
