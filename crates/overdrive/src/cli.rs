@@ -511,9 +511,9 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "CODES")]
     pub cache: Option<CacheName>,
     /// Proposes up to N tokens at a time, which one run of the model checks. Those that the model
-    /// would choose itself are kept, so that the text stays the same. Without --draft it proposes
-    /// what followed the latest tokens earlier in the text. Pays off where proposals are often
-    /// right: compare tokens/s with a run without it
+    /// would choose itself are kept, so that the text stays the same, up to rounding. Without
+    /// --draft it proposes what followed the latest tokens earlier in the text. Pays off where
+    /// proposals are often right: compare tokens/s with a run without it
     #[arg(long, value_name = "N", conflicts_with = "judge",
         value_parser = clap::value_parser!(u32).range(1..=16))]
     pub speculate: Option<u32>,

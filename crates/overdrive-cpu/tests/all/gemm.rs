@@ -156,6 +156,30 @@ fn check<T: Format>(kernel: &'static MicroKernel<T>, case: &Case) {
     let at = |shape: [usize; 4], strides: [usize; 4], index: [usize; 4]| -> usize {
         (0..4).filter(|&i| shape[i] > 1).map(|i| index[i] * strides[i]).sum()
     };
+    // Rows of A and columns of B one after another. Products are in f64, with the sum of the
+    // magnitudes of their terms.
+    let lines = |from: &[T], (shape, strides): ([usize; 4], [usize; 4]), long: usize| {
+        let sizes = [batch[0], batch[1], shape[long], k];
+        let mut all = Vec::with_capacity(sizes.iter().product());
+        for line in 0..sizes[..3].iter().product() {
+            let [i0, i1, i] =
+                [line / (batch[1] * sizes[2]), line / sizes[2] % batch[1], line % sizes[2]];
+            let place = |p: usize| if long == 2 { [i0, i1, i, p] } else { [i0, i1, p, i] };
+            all.extend((0..k).map(|p| from[at(shape, strides, place(p))].to_f64()));
+        }
+        all
+    };
+    let rows = lines(a, (a_shape, a_strides), 2);
+    let columns = lines(&b, (b_shape, b_strides), 3);
+    let defined: Vec<(f64, f64)> = (0..batch[0] * batch[1] * m * n)
+        .map(|index| {
+            let (row, matrix, column) = (index / n, index / (m * n), index % n);
+            let (x, y) = (&rows[row * k..][..k], &columns[(matrix * n + column) * k..][..k]);
+            x.iter().zip(y).fold((0.0, 0.0), |(sum, magnitude), (x, y)| {
+                (sum + x * y, magnitude + (x * y).abs())
+            })
+        })
+        .collect();
     let bits =
         |sums: &[T::Acc]| sums.iter().map(|&x| T::sum_to_f64(x).to_bits()).collect::<Vec<_>>();
     for rhs in [Rhs::from(view_b), packed.into()] {
@@ -193,16 +217,9 @@ fn check<T: Format>(kernel: &'static MicroKernel<T>, case: &Case) {
         );
 
         let mut written = 0;
-        for (index, &affine) in affine.iter().enumerate() {
+        for ((index, &affine), &(sum, magnitude)) in affine.iter().enumerate().zip(&defined) {
             let [i0, i1, row, col] =
                 [index / (n * m * batch[1]), index / (n * m) % batch[1], index / n % m, index % n];
-            let (mut sum, mut magnitude) = (0.0, 0.0);
-            for p in 0..k {
-                let x = a[at(a_shape, a_strides, [i0, i1, row, p])].to_f64();
-                let y = b[at(b_shape, b_strides, [i0, i1, p, col])].to_f64();
-                sum += x * y;
-                magnitude += (x * y).abs();
-            }
             // Each of k additions and products rounds once, in whichever order they are taken.
             let tolerance = (k as f64 + 1.0) * T::SUM_EPSILON * magnitude;
             let found = T::sum_to_f64(c[at(c_shape, c_strides, [i0, i1, row, col])]);
