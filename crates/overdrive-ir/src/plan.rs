@@ -34,8 +34,8 @@ pub use program::{Access, Instr, Program, Reduction, Register, Store};
 pub use signature::{Addressed, Signature, new_stamp};
 pub use slot::{Layout, Slot, SlotId, SlotPlace, Space};
 pub use step::{
-    Bond, ConvolutionCall, Epilogue, GemmCall, KernelCall, KernelOp, MatrixView, Step, StepKind,
-    View,
+    Bond, ConvolutionCall, Epilogue, GemmCall, KernelCall, KernelOp, MatrixView, OnlyIf, Step,
+    StepKind, View,
 };
 pub use timeline::{Exchanged, Pace, Timeline, timelines};
 

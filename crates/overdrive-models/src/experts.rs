@@ -1,11 +1,15 @@
 //! Mixture of experts: a router chooses a few feed-forward layers for each token and weighs them.
 //!
 //! Every expert computes every token, and those that were not chosen are weighed with 0. The result
-//! is that of running the chosen ones alone, at `count / chosen` times the work. Sources: Shazeer
-//! et al., arXiv:1701.06538; Jiang et al., "Mixtral of experts", arXiv:2401.04088.
+//! is that of running the chosen ones alone. A device that leaves out the steps of experts that no
+//! token chose does less; others do `count / chosen` times the work. Sources: Shazeer et al.,
+//! arXiv:1701.06538; Jiang et al., "Mixtral of experts", arXiv:2401.04088.
 
 use crate::parameters::{Bias, projection};
 use overdrive_ir::{Binary, Compare, DType, Dim, Expr, Shape};
+
+/// Experts whose results are there at once, before they are summed.
+const TOGETHER: usize = 8;
 
 /// The experts of a block, and how the router weighs them.
 #[derive(Clone, PartialEq, Debug)]
@@ -55,14 +59,14 @@ impl Experts {
         let expert = |index: usize| {
             let _scope = b.scope_path(&format!("experts/{index}"));
             let wide = |name| projection(x, name, [width, self.hidden], Bias::None);
-            let narrow =
-                projection(wide(gate).silu() * wide(up), down, [self.hidden, width], Bias::None);
-            // Not a slice: the number of tokens is a name.
-            let weight = weights.gather(b.full(DType::I32, [1usize], index as f64), &[2]);
-            narrow * with_extents(weight, &[1])
+            projection(wide(gate).silu() * wide(up), down, [self.hidden, width], Bias::None)
         };
-        let first = expert(0);
-        (1..self.count).fold(first, |sum, index| sum + expert(index))
+        let sum = |first: usize| {
+            let last = self.count.min(first + TOGETHER);
+            weights.weighed_sum(first, &(first..last).map(expert).collect::<Vec<_>>())
+        };
+        let sums = (0..self.count).step_by(TOGETHER).map(sum);
+        sums.reduce(|sum, next| sum + next).expect("a mixture has an expert")
     }
 
     /// Router scores `[batch, T, E]` as weights, 0 for the experts that are not chosen.

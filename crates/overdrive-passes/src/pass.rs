@@ -18,7 +18,7 @@ use crate::meeting_order::Ordered;
 use crate::multiply_codes::multiply_codes;
 use crate::offload::offload;
 use crate::plan::overwrite::overwrite;
-use crate::plan::{chains, join, narrowed, place, settle, steps, updates};
+use crate::plan::{chains, join, narrowed, place, settle, steps, unread, updates};
 use crate::regather::regather;
 use crate::rematerialize::{Rematerialize, rematerialize};
 use crate::unmask::unmask;
@@ -183,6 +183,15 @@ pub static PASSES: &[Pass] = &[
         modes: ALL,
         run: |draft| {
             settle::settle(&mut draft.plan, draft.target);
+            Ok(())
+        },
+    },
+    Pass {
+        name: "unread",
+        does: "steps that only make tensors that a weighed sum may not read get a condition",
+        modes: ALL,
+        run: |draft| {
+            unread::unread(&mut draft.plan);
             Ok(())
         },
     },

@@ -20,6 +20,7 @@ mod of_rank;
 pub(crate) mod overwrite;
 pub(crate) mod settle;
 mod steps;
+pub(crate) mod unread;
 pub(crate) mod updates;
 
 pub use arena::place;

@@ -17,6 +17,7 @@ fn step(name: &str, stream: u16, reads: &[u32], writes: &[u32]) -> overdrive_ir:
         waits: vec![],
         records: None,
         prepare: false,
+        only_if: None,
         scratch_bytes: 0,
         cost: Cost { flops: 100, bytes: 10 },
         name: name.to_owned(),

@@ -162,6 +162,7 @@ fn step(prepare: bool) -> Step {
         waits: vec![],
         records: None,
         prepare,
+        only_if: None,
         scratch_bytes: 0,
         cost: Cost::default(),
         name: "exp".into(),

@@ -14,6 +14,7 @@ use overdrive_ir::{
 
 use super::compiled_step::{CompiledStep, compile};
 use super::copy::SlotCopy;
+use super::needed::is_needed;
 use super::runnable::Runnable;
 use super::storage::Storage;
 use crate::isa::InstructionSet;
@@ -186,9 +187,9 @@ impl CpuSession {
         }
         for (index, step) in self.steps.iter().enumerate() {
             self.storage.before(index, &mut self.slots)?;
-            let skip = plan.steps[index].prepare
+            let is_known = plan.steps[index].prepare
                 && !self.prepared.must_run(index, self.signature.stamps());
-            if !skip {
+            if !is_known && is_needed(&plan.steps[index], &self.slots) {
                 let slots = &self.slots;
                 let mut ran: Result<(), RankError> = Ok(());
                 observe(index, &mut || ran = step.run(pool, slots));

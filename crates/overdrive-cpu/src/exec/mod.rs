@@ -17,6 +17,7 @@ mod format;
 mod fused_loop;
 mod gemm;
 mod host;
+mod needed;
 mod runnable;
 mod size_classes;
 pub(crate) mod space;

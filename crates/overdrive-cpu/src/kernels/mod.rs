@@ -24,6 +24,7 @@ mod sort;
 mod taps;
 mod transfer;
 mod unpack;
+mod weighed_sum;
 
 pub(crate) use collective::Collective;
 pub(crate) use named::{KERNELS, answer, compile};

@@ -7,7 +7,7 @@ use super::line::CompiledCall;
 pub(super) use super::line::{Compile, NamedKernel};
 use super::{
     attention, convolution, dynamic_slice, indexed, quantize_rows, quantized_linear, reduce_window,
-    sort, unpack,
+    sort, unpack, weighed_sum,
 };
 use crate::exec::Unsupported;
 use crate::gemm::{self, Element};
@@ -27,6 +27,7 @@ pub(crate) const KERNELS: &[NamedKernel] = &[
     reduce_window::KERNEL,
     indexed::SCATTER,
     sort::KERNEL,
+    weighed_sum::KERNEL,
 ];
 
 /// How the CPU runs a call.

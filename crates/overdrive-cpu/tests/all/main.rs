@@ -14,6 +14,7 @@ mod convolution_chains;
 mod convolution_direct;
 mod convolution_folds;
 mod executor;
+mod experts;
 mod gemm;
 mod kernels;
 mod loops;

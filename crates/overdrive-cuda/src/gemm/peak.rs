@@ -69,6 +69,7 @@ pub fn peak(
         waits: vec![],
         records: None,
         prepare: false,
+        only_if: None,
         scratch_bytes: 0,
         cost: Cost::default(),
         name: "dot_general".to_owned(),

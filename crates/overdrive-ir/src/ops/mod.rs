@@ -53,4 +53,5 @@ ops! {
     sparse_linear::SparseLinear,
     straight_through::StraightThrough,
     unpack_24::Unpack24,
+    weighed_sum::WeighedSum,
 }

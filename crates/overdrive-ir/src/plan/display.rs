@@ -7,8 +7,8 @@
 
 use super::program::{Access, Instr, Program, Register};
 use super::{
-    ConvolutionCall, GemmCall, KernelCall, KernelOp, Layout, MatrixView, Note, Plan, Recomputing,
-    SlotId, SlotPlace, Space, Step, StepKind, View,
+    ConvolutionCall, GemmCall, KernelCall, KernelOp, Layout, MatrixView, Note, OnlyIf, Plan,
+    Recomputing, SlotId, SlotPlace, Space, Step, StepKind, View,
 };
 use crate::{Precision, row_major};
 use serde::Serialize;
@@ -95,6 +95,9 @@ impl Plan {
             write!(f, " in space {other}")?;
         }
         write!(f, ": {} FLOP, {} B", grouped(step.cost.flops), grouped(step.cost.bytes))?;
+        if let Some(OnlyIf { weights, column }) = &step.only_if {
+            write!(f, ", only if column {column} of {} is not all 0", slot_name(weights.slot))?;
+        }
         if step.scratch_bytes > 0 {
             write!(f, ", scratch {} B", grouped(step.scratch_bytes as u64))?;
         }

@@ -26,6 +26,8 @@ pub struct Step {
     pub records: Option<u32>,
     /// Runs once, and again only when one of its reads (states, constants) changes.
     pub prepare: bool,
+    /// A condition without which nothing reads what it writes, so that a device may leave it out.
+    pub only_if: Option<OnlyIf>,
     /// The most scratch that it takes while it runs, in bytes of main memory. Steps of work share
     /// one area, one after the other.
     pub scratch_bytes: usize,
@@ -80,8 +82,18 @@ impl Step {
     fn for_each_slot(&mut self, see: &mut dyn FnMut(&mut SlotId)) {
         let pairs = self.aliases.iter_mut().flat_map(|(old, new)| [old, new]);
         self.reads.iter_mut().chain(&mut self.writes).chain(pairs).for_each(&mut *see);
+        self.only_if.iter_mut().for_each(|only_if| see(&mut only_if.weights.slot));
         self.kind.for_each_slot(see);
     }
+}
+
+/// The condition of a step: some row of a column of weights is not 0.
+#[derive(Clone, PartialEq, Debug)]
+pub struct OnlyIf {
+    /// Weights `[..., E]`, in a slot that the step reads.
+    pub weights: View,
+    /// The column, below E.
+    pub column: usize,
 }
 
 /// The kinds of work.

@@ -28,6 +28,7 @@ fn step(kind: StepKind, name: &str, reads: &[u32], writes: &[u32]) -> Step {
         waits: vec![],
         records: None,
         prepare: false,
+        only_if: None,
         scratch_bytes: 0,
         cost: Cost { flops: 1234, bytes: 1_048_576 },
         name: name.into(),

@@ -46,6 +46,7 @@ fn step(kind: StepKind, (reads, writes): (&[u32], &[u32]), seconds: u64) -> Step
         waits: vec![],
         records: None,
         prepare: false,
+        only_if: None,
         scratch_bytes: 0,
         cost: Cost { flops: 0, bytes: 60 * seconds },
         name: "step".into(),

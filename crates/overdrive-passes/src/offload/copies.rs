@@ -90,6 +90,7 @@ fn step(plan: &Plan, copy: &OffloadCopy, kind: StepKind) -> Step {
         waits: vec![],
         records: None,
         prepare: false,
+        only_if: None,
         scratch_bytes: 0,
         cost: Cost { flops: 0, bytes },
         name: format!("{} {way}", copy.name),

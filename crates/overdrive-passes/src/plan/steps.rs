@@ -122,6 +122,7 @@ impl<'g> Planner<'g> {
             waits: vec![],
             records: None,
             prepare,
+            only_if: None,
             scratch_bytes: 0,
             cost: about.cost,
             name: about.name.to_owned(),

@@ -170,7 +170,10 @@ pub(super) fn notes(llama: &Llama, context: usize, config: &Config) -> Vec<Strin
     }
     if let Some(experts) = &llama.experts {
         let (all, chosen) = (experts.count, experts.chosen);
-        notes.push(format!("all {all} experts are computed for each token, {chosen} count"));
+        notes.push(format!(
+            "a GPU computes all {all} experts for each token, of which {chosen} count; a processor \
+             leaves out those that no token of a step chose"
+        ));
     }
     if let Ok(Some(longest)) = config.find_count(&["max_position_embeddings"])
         && longest > context

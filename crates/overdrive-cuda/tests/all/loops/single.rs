@@ -47,6 +47,7 @@ impl Single {
             waits: vec![],
             records: None,
             prepare: false,
+            only_if: None,
             scratch_bytes: 0,
             cost: Default::default(),
             name: "loop".to_owned(),
