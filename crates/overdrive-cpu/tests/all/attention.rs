@@ -1,7 +1,7 @@
 //! Attention and its gradients over more keys than a block holds. Cases: scales that reverse the
 //! order of the scores, score and mask functions, dropped weights.
 
-use crate::support::{MODES, Session, check, random};
+use crate::support::{MODES, Session, check, graph, random};
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
 use overdrive_ir::ops::{Attention, AttentionGrad, Dropout};
 use overdrive_ir::plan::{KernelOp, StepKind};
@@ -354,5 +354,23 @@ fn gradients_beside_floats_that_need_none() {
         let score = std::slice::from_ref(&score);
         gradients_with((dtype, [50, 140]), Attention::FULL, score, &captures);
         gradients_with((dtype, [110, 60]), Attention::CAUSAL, score, &captures);
+    }
+}
+
+/// The least finite score hides nothing either, of few queries and of many: a row of it has the
+/// mean of the values.
+#[test]
+fn a_row_of_the_least_scores_has_the_mean_of_the_values() {
+    for queries in [1, 4, 40] {
+        let of = |rows: usize, seed| random(DType::F32, &[1, 2, rows, 16], seed);
+        let given = [of(queries, 1), of(12, 2), of(12, 3)];
+        let made = graph("least", &given, |_, x| {
+            let score = score_region(DType::F32, &[], |score, _, _| {
+                score.constant(f64::from(f32::MIN)) + score * 0.0
+            });
+            let regions = vec![score.unwrap()];
+            x[0].attention_with([x[1], x[2]], Attention::FULL, regions, &[])[..1].to_vec()
+        });
+        check(&made, &given, Tolerance::new(DType::F32, 64, 8.0));
     }
 }

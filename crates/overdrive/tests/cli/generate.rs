@@ -53,6 +53,36 @@ fn text_is_the_same_for_a_seed_and_its_figures_are_told() {
     );
 }
 
+/// Such settings of a file are for batches of an encoder.
+#[test]
+fn prompts_are_neither_cut_nor_filled() {
+    let place = Folder::new();
+    let folder = place.path("model");
+    std::fs::create_dir(&folder).unwrap();
+    for file in std::fs::read_dir(fixture("qwen3")).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), folder.join(file.file_name())).unwrap();
+    }
+    let path = folder.join("tokenizer.json");
+    let mut file: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let made = || {
+        let line = "generate model --prompt hand --max-tokens 5 --json --threads 1";
+        json(&place.line(line))["tokens"].clone()
+    };
+    let plain = made();
+    file["truncation"] = serde_json::json!({
+        "direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0
+    });
+    std::fs::write(&path, file.to_string()).unwrap();
+    assert_eq!(made(), plain);
+    file["truncation"] = Value::Null;
+    file["padding"] = serde_json::json!({
+        "strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0,
+        "pad_type_id": 0, "pad_token": "a"
+    });
+    std::fs::write(&path, file.to_string()).unwrap();
+    assert_eq!(made(), plain);
+}
+
 /// The fixture `llama` is stored in bf16, for whose products `--isa portable` has no instructions.
 #[test]
 fn a_folder_of_16_bits_says_in_which_format_it_runs() {

@@ -276,7 +276,12 @@ impl LaneKernel for Weigh {
             let visible = (!o.src[1].is_null()).then(|| o.src::<u8>(1, keys));
             (state, visible, o.dst::<f32>(keys))
         };
-        scores.iter_mut().for_each(|score| *score *= state.factor);
+        // A finite score stays so: in base 2 the least number would overflow to one that is hidden.
+        for score in scores.iter_mut() {
+            let power = *score * state.factor;
+            let is_finite = score.abs() <= f32::MAX;
+            *score = if is_finite { power.clamp(f32::MIN, f32::MAX) } else { power };
+        }
         if let Some(visible) = visible {
             for (score, &visible) in scores.iter_mut().zip(visible) {
                 *score = if visible == 0 { f32::NEG_INFINITY } else { *score };

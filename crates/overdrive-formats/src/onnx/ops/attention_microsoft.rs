@@ -183,6 +183,10 @@ pub(super) fn projected<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
 pub(super) fn group_query<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let count = positive(c.int_or("num_heads", 0), "a number of heads")?;
     let shared = positive(c.int_or("kv_num_heads", 0), "a number of key heads")?;
+    let others = [(9, "position_ids"), (10, "attention_bias"), (11, "head_sink")];
+    if let Some((_, name)) = others.into_iter().find(|(index, _)| c.has(*index)) {
+        return Err(unsupported(format!("the input `{name}`")));
+    }
     let (q, k, v) = match (c.maybe(1)?, c.maybe(2)?) {
         (Some(k), Some(v)) => (c.x(0)?, k, v),
         _ => {

@@ -28,7 +28,8 @@ pub(super) struct Generation<'a> {
     pub(super) model: &'a Model,
     /// The model that proposes tokens.
     pub(super) draft: Option<&'a Pretrained>,
-    pub(super) tokenizer: &'a Tokenizer,
+    /// Texts are neither cut nor filled, whatever its file asks for.
+    pub(super) tokenizer: Tokenizer,
     pub(super) opened: Opened,
     pub(super) mode: Mode,
     /// Format of weights, keys and values; `None` for a model whose graph has formats of its own.
@@ -48,7 +49,7 @@ impl<'a> Generation<'a> {
         (model, draft): (&'a Model, Option<&'a Model>),
         rank: Option<&'a Rank>,
     ) -> Result<Self, Failure> {
-        let tokenizer = text::tokenizer(model)?;
+        let tokenizer = text::tokenizer(model)?.for_long_texts();
         let opened = devices::open_as(&arguments.machine, rank.map(Rank::place))?;
         if let Some(rank) = rank {
             rank.same_kind(opened.backend.name())?;

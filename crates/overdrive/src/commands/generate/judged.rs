@@ -57,7 +57,7 @@ pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<
         )));
     }
     let whole = files::read_text(file, LONGEST).map_err(Failure::bad_input)?;
-    let mut tokens = text::encode(asked.tokenizer, &whole)?;
+    let mut tokens = text::encode(&asked.tokenizer, &whole)?;
     tokens.truncate(asked.arguments.max_tokens.map_or(TOKENS, |tokens| tokens as usize));
     if let (Some(option), Some(codes)) = (asked.arguments.attention.option(), asked.codes) {
         return Err(Failure::bad_input(format!(

@@ -58,7 +58,7 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
         Failure { message, ..failure }
     };
     let encoded = |&(line, text): &(usize, &str)| {
-        text::encode(asked.tokenizer, text).map_err(|failure| of_line(line, failure))
+        text::encode(&asked.tokenizer, text).map_err(|failure| of_line(line, failure))
     };
     let prompts = texts.iter().map(encoded).collect::<Result<Vec<_>, _>>()?;
     let numbers: Vec<usize> = texts.iter().map(|&(line, _)| line).collect();
@@ -99,7 +99,7 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
     let tokens: usize = made.iter().map(|text| text.tokens.len()).sum();
     let rate = tokens as f64 / total_s;
     let written = |prompt: &[u32], made: &Generated| {
-        let mut stream = TextStream::after(asked.tokenizer, prompt);
+        let mut stream = TextStream::after(&asked.tokenizer, prompt);
         let pieces: String = made.tokens.iter().map(|&token| stream.push(token)).collect();
         pieces + &stream.finish()
     };
