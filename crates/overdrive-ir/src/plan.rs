@@ -14,6 +14,7 @@
 
 mod display;
 mod host;
+mod in_order;
 mod lives;
 mod on_demand;
 mod order;

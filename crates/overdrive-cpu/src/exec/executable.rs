@@ -189,7 +189,7 @@ impl CpuSession {
             self.storage.before(index, &mut self.slots)?;
             let is_known = plan.steps[index].prepare
                 && !self.prepared.must_run(index, self.signature.stamps());
-            if !is_known && is_needed(&plan.steps[index], &self.slots) {
+            if !is_known && is_needed(plan, index, &self.slots) {
                 let slots = &self.slots;
                 let mut ran: Result<(), RankError> = Ok(());
                 observe(index, &mut || ran = step.run(pool, slots));

@@ -63,7 +63,7 @@ impl PagedAttention {
     }
 
     /// The type of rows of a pool in order, for sequences of these pages.
-    pub fn in_order(pool: &TensorType, pages: &TensorType) -> Result<TensorType, Mismatch> {
+    pub(crate) fn in_order(pool: &TensorType, pages: &TensorType) -> Result<TensorType, Mismatch> {
         let found = || format!("a pool {pool}, pages {pages}");
         let ([_, heads, size, depth], [sequences, count]) = (&pool.shape.0[..], &pages.shape.0[..])
         else {

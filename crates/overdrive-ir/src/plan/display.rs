@@ -95,8 +95,8 @@ impl Plan {
             write!(f, " in space {other}")?;
         }
         write!(f, ": {} FLOP, {} B", grouped(step.cost.flops), grouped(step.cost.bytes))?;
-        if let Some(OnlyIf { weights, column }) = &step.only_if {
-            write!(f, ", only if column {column} of {} is not all 0", slot_name(weights.slot))?;
+        if let Some(OnlyIf { weights, column, .. }) = step.only_if {
+            write!(f, ", only if column {column} of {} is not all 0", slot_name(weights))?;
         }
         if step.scratch_bytes > 0 {
             write!(f, ", scratch {} B", grouped(step.scratch_bytes as u64))?;

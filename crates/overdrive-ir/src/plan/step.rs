@@ -82,16 +82,18 @@ impl Step {
     fn for_each_slot(&mut self, see: &mut dyn FnMut(&mut SlotId)) {
         let pairs = self.aliases.iter_mut().flat_map(|(old, new)| [old, new]);
         self.reads.iter_mut().chain(&mut self.writes).chain(pairs).for_each(&mut *see);
-        self.only_if.iter_mut().for_each(|only_if| see(&mut only_if.weights.slot));
+        self.only_if.iter_mut().for_each(|only_if| see(&mut only_if.weights));
         self.kind.for_each_slot(see);
     }
 }
 
 /// The condition of a step: some row of a column of weights is not 0.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Copy, Clone, PartialEq, Debug)]
 pub struct OnlyIf {
-    /// Weights `[..., E]`, in a slot that the step reads.
-    pub weights: View,
+    /// Weights `[rows, E]`, all of a slot that the step reads, row after row.
+    pub weights: SlotId,
+    /// Rows and E.
+    pub shape: [usize; 2],
     /// The column, below E.
     pub column: usize,
 }

@@ -16,21 +16,26 @@ pub(crate) fn unread(plan: &mut Plan) {
         let StepKind::Kernel(call) = &plan.steps[sum].kind else { continue };
         let KernelOp::Composite(op, _) = &call.op else { continue };
         let Some(&WeighedSum { first }) = op.downcast() else { continue };
-        let weights = call.operands[0].clone();
+        let weights = &call.operands[0];
+        let Some(columns) = weights.ty.sizes().pop().filter(|_| weights.is_dense()) else {
+            continue;
+        };
+        let shape = [weights.ty.elements() / columns.max(1), columns];
+        let weights = weights.slot;
         let tensors: Vec<SlotId> = call.operands[1..].iter().map(|view| view.slot).collect();
         // Those after the weights, which a call may bring too.
-        let known = uses.writers[weights.slot.0 as usize].iter().max();
+        let known = uses.writers[weights.0 as usize].iter().max();
         let after = known.map_or(0, |known| known + 1);
         for (i, &tensor) in tensors.iter().enumerate() {
             if tensors.iter().filter(|other| **other == tensor).count() > 1 {
                 continue;
             }
-            let only_if = OnlyIf { weights: weights.clone(), column: first + i };
+            let only_if = OnlyIf { weights, shape, column: first + i };
             for step in uses.alone(plan, sum, tensor).range(after..) {
                 let step = &mut plan.steps[*step];
-                step.only_if = Some(only_if.clone());
-                if !step.reads.contains(&weights.slot) {
-                    step.reads.push(weights.slot);
+                step.only_if = Some(only_if);
+                if !step.reads.contains(&weights) {
+                    step.reads.push(weights);
                 }
             }
         }

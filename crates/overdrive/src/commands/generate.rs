@@ -63,8 +63,8 @@ fn as_rank(launched: Option<Launched>, arguments: &Generate, stop: &Stop) -> Res
 
 fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure> {
     let Generation { arguments, model, .. } = asked;
-    let tokenizer = asked.tokenizer.clone();
-    let prompt = text::encode(&tokenizer, prompt)?;
+    let tokenizer = &asked.tokenizer;
+    let prompt = text::encode(tokenizer, prompt)?;
     if let Some(rank) = asked.rank {
         rank::check(rank, &asked, std::slice::from_ref(&prompt))?;
     }
@@ -103,7 +103,7 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
     let prepare_s = (clock.now_ns() - start) as f64 / 1e9;
 
     let _text_so_far = stop.heed();
-    let mut stream = TextStream::after(&tokenizer, &prompt);
+    let mut stream = TextStream::after(tokenizer, &prompt);
     let mut text = String::new();
     let mut shown = Ok(());
     let mut show = |piece: String| {

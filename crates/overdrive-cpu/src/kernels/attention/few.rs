@@ -79,11 +79,8 @@ pub(super) struct Pages {
 impl Pages {
     /// The page of a sequence that a key is in.
     fn page(&self, [sequence, key]: [usize; 2], slots: &SlotTable) -> usize {
-        let at = [sequence, key / self.size];
-        let offset: i64 = at.iter().zip(&self.numbers.strides).map(|(&i, &s)| i as i64 * s).sum();
-        let number = self.numbers.get(slots).cast::<i32>().wrapping_offset(offset as isize);
         // SAFETY: the sequence has a page for each of its keys.
-        let number = unsafe { *number };
+        let number: i32 = unsafe { *element(&self.numbers, [sequence, key / self.size], slots) };
         (number.max(0) as usize).min(self.pool - 1)
     }
 }

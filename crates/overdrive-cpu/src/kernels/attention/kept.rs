@@ -52,20 +52,14 @@ fn lies_wrong(call: &KernelCall) -> Option<Decline> {
 
 /// A call of either op as if keys and values lay in order, with its attention.
 fn kept<'a>(call: &KernelCall, op: &'a OpRef) -> (Kept, &'a Attention) {
-    let keys = call.operands[1].ty.clone();
+    let keys = &call.operands[1].ty;
     let has_scales = QuantizedAttention::takes(keys.dtype);
-    let mut call = call.clone();
     let Some(paged) = op.downcast::<PagedAttention>() else {
         let op = op.downcast::<QuantizedAttention>().expect("the table is by name");
-        return (Kept { call, has_scales, pages: None }, &op.attention);
+        return (Kept { call: call.clone(), has_scales, pages: None }, &op.attention);
     };
-    let place = PagedAttention::place_of_pages(keys.dtype);
-    let numbers = call.operands.remove(place);
-    for pool in &mut call.operands[1..place] {
-        let ordered = PagedAttention::in_order(&pool.ty, &numbers.ty);
-        pool.ty = ordered.expect("the op's operands were checked");
-    }
     let [pool, size] = [0, 2].map(|axis| keys.sizes()[axis]);
+    let (call, numbers) = call.in_order();
     let pages = Pages { numbers: Strided::new(&numbers), pool, size };
     (Kept { call, has_scales, pages: Some(pages) }, &paged.attention)
 }

@@ -1,13 +1,19 @@
-//! The elements of results of attention: their places, and rows that are rounded to them.
+//! The elements of operands and results of attention: their places, and rows that are rounded to
+//! them.
 #![allow(unsafe_code)] // Raw pointers into slots.
 
 use crate::gemm::Narrow;
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
 
-/// The element of a result at `[b, h, query]`, of its first channel where it has channels.
-pub(super) fn element<T>(place: &Strided, at: [usize; 3], slots: &SlotTable) -> *mut T {
-    let offset: i64 = at.iter().zip(&place.strides).map(|(&i, &s)| i as i64 * s).sum();
+/// The element at these indices, the first one of those that are left out: of a result at `[b, h,
+/// query]` that of the first channel.
+pub(super) fn element<T>(
+    place: &Strided,
+    at: impl IntoIterator<Item = usize>,
+    slots: &SlotTable,
+) -> *mut T {
+    let offset: i64 = at.into_iter().zip(&place.strides).map(|(i, &s)| i as i64 * s).sum();
     place.get(slots).cast::<T>().wrapping_offset(offset as isize)
 }
 

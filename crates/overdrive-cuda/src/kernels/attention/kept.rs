@@ -78,18 +78,13 @@ impl KeptCall {
     fn of(call: &KernelCall, op: &OpRef) -> Self {
         let keys = &call.operands[1].ty;
         let own = if is_coded(keys) { QuantizedAttention::OPERANDS } else { 3 };
-        let mut in_order = call.clone();
         let Some(paged) = op.downcast::<PagedAttention>() else {
             let op = op.downcast::<QuantizedAttention>().expect("the table is by name");
             let (name, attention) = ("quantized_attention", op.attention);
-            return Self { name, attention, in_order, own, pages: None };
+            return Self { name, attention, in_order: call.clone(), own, pages: None };
         };
         let pool = [0, 2].map(|axis| keys.sizes()[axis]);
-        let pages = in_order.operands.remove(PagedAttention::place_of_pages(keys.dtype));
-        for pool in &mut in_order.operands[1..own] {
-            let ordered = PagedAttention::in_order(&pool.ty, &pages.ty);
-            pool.ty = ordered.expect("the op's operands were checked");
-        }
+        let (in_order, pages) = call.in_order();
         let (name, attention, pages) = ("paged_attention", paged.attention, Some((pool, pages)));
         Self { name, attention, in_order, own, pages }
     }
